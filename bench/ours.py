@@ -75,6 +75,11 @@ class Ours:
         self.text = text.removeprefix(bos.decode("utf-8", "replace"))
         self.prompt = tokenizer.encode(self.text)
 
+    @property
+    def draft_kind(self) -> str:
+        """Architecture of the draft model; empty without one."""
+        return self.pair.draft.header.architecture if self.pair.draft else ""
+
     def warm_up(self) -> int:
         """Page the files in; return the number of tokens of the text. Raises `InputError` for one of a few tokens."""
         n = len(decode(self.pair, self.prompt, self._run(GREEDY)).tokens)

@@ -24,6 +24,7 @@ REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build c
 TOOLS = ("llama-speculative-simple", "llama-bench", "mtp-rounds")
 SERVER = "llama-server"
 LOOKUPS = ("ngram-simple", "ngram-mod", "ngram-cache")  # llama.cpp's drafters without a model
+MODEL_DRAFTS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}  # by architecture; other models: draft-simple
 
 
 class PeerFailure(EnvironmentFailure):
@@ -62,12 +63,15 @@ class Peer:
         output = self._run(["llama-bench", "-m", str(job.model), "-r", "1", "-o", "json", *where, *arguments])
         return float(json.loads(output)[0]["avg_ts"])
 
-    def speculate(self, job: PeerJob, draft: Path | None, prompt: str, n_draft: int) -> Measurement:
+    def speculate(
+        self, job: PeerJob, draft: Path | None, prompt: str, n_draft: int, architecture: str = "eagle3"
+    ) -> Measurement:
         """Measure greedy decoding with llama-speculative-simple; without a `draft` it uses the target's MTP head.
 
-        Draft and target run with the same number of threads and GPU layers.
+        Draft and target run with the same number of threads and GPU layers. architecture: of the draft.
         """
-        options = ["--spec-draft-n-max", str(n_draft), "--spec-type", "draft-eagle3" if draft else "draft-mtp"]
+        kind = MODEL_DRAFTS.get(architecture, "draft-simple") if draft else "draft-mtp"
+        options = ["--spec-draft-n-max", str(n_draft), "--spec-type", kind]
         if draft:
             threads, layers = str(job.threads), str(job.gpu_layers)
             options += ["-md", str(draft), "-td", threads, "-tbd", threads, "-ngld", layers]

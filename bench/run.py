@@ -140,8 +140,9 @@ def run(job: Any, plan: Plan) -> Results:
             for length in plan.lengths:
                 runs.setdefault(("ours", length), []).append(ours.speculate(length))
                 if isinstance(length, int) and not job.looks_up:
-                    draft = functools.partial(Peer.speculate, job=peer_job, draft=job.draft, prompt=ours.text)
-                    measured = peers.measure("draft", functools.partial(draft, n_draft=length))
+                    options = {"draft": job.draft, "n_draft": length, "architecture": ours.draft_kind}
+                    draft = functools.partial(Peer.speculate, job=peer_job, prompt=ours.text, **options)
+                    measured = peers.measure("draft", draft)
                     runs.setdefault(("upstream", length), []).extend(measured)
             for kind in LOOKUPS:
                 look_up = functools.partial(Peer.look_up, job=peer_job, prompt=ours.text, kind=kind)

@@ -1,7 +1,8 @@
 """Both engines with less memory bandwidth per core than this machine has, as desktops and laptops have it.
 
     python bench/studies/memory_wall.py FOLDER [--limits 12.5 25 none 6] [--type q8_0 q4_k_m] [--drafter eagle3 mtp]
-        [--shape 0.8b | --model TARGET.gguf [--draft DRAFT.gguf]] [--isa avx2|native] [--seconds 230] [--json]
+        [--shape 0.8b | --model TARGET.gguf [--draft DRAFT.gguf]] [--lengths 2 4 8] [--isa avx2|native]
+        [--seconds 230] [--json]
 
 Decoding reads all weights once per pass, so a pass takes the longer of two times: bytes over bandwidth, operations over
 cores. Two cores of a server have the bandwidth of a whole desktop. Two cores with 12.5 GB/s have the ratio of eight
@@ -38,9 +39,9 @@ from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE
 from llama_eagle.files import cache_dir
 from llama_eagle.sessions.options import MTP
 from llama_eagle.synthetic.ggufs import PairFolder
-from paced import ISA, Paced, build
+from paced import ISA, build_ours, build_upstream
 
-EAGLE3 = "eagle3"
+EAGLE3, SMALL = "eagle3", "small"  # draft models: with the target's states, and a small model of the same family
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 PEER_LENGTHS = (1, 2, 3, 4, 6, 8)
 N_PLAIN = 64  # tokens: the speed of plain decoding does not depend on the text
@@ -64,15 +65,15 @@ class Cell:
     threads: int = 2
     is_upstream: bool = False
 
-    @property
-    def keys(self) -> list[str]:
-        """Names of the measurements, the most important ones first."""
-        if self.is_upstream:
-            lengths: tuple[Any, ...] = LOOKUPS if self.drafter == LOOKUP else PEER_LENGTHS
-            return [PLAIN] if self.drafter == NONE else [str(length) for length in lengths]
+    def keys(self, args: argparse.Namespace) -> list[str]:
+        """Return the names of the measurements, the most important ones first."""
         if self.drafter == NONE:
             return [PLAIN]
-        return [AUTO, *map(str, LENGTHS), STEPS] if self.drafter != LOOKUP else [AUTO]
+        if self.drafter == LOOKUP:
+            return [*LOOKUPS] if self.is_upstream else [AUTO]
+        if self.is_upstream:
+            return [*map(str, args.peer_lengths)]
+        return [AUTO, *map(str, args.lengths), *([STEPS] if args.steps else [])]
 
     @property
     def title(self) -> str:
@@ -160,7 +161,7 @@ def measure_upstream(cell: Cell, job: Job, keys: list[str], peer: Peer) -> Itera
             elif cell.drafter == LOOKUP:
                 yield key, dataclasses.asdict(peer.look_up(work, text, key))
             else:
-                yield key, dataclasses.asdict(peer.speculate(work, job.draft, text, int(key)))
+                yield key, dataclasses.asdict(peer.speculate(work, job.draft, text, int(key), cell.drafter))
         except PeerFailure as failure:
             yield key, {"tps": None, "failure": str(failure)}
 
@@ -180,13 +181,16 @@ def work(given: dict[str, Any]) -> None:
 # --- all cells -----------------------------------------------------------------------------------------------------
 
 
-def measure(cell: Cell, store: Store, paced: Paced, pairs: Path, end: float, again: bool) -> None:
+def measure(cell: Cell, args: argparse.Namespace, store: Store, end: float) -> None:
     """Measure what the store lacks of a cell, or all of it, as long as there is time for one more like the last."""
-    missing = [key for key in cell.keys if again or key not in store.read(cell)]
+    missing = [key for key in cell.keys(args) if args.again or key not in store.read(cell)]
     if not missing or time.monotonic() > end:
         return
-    given = {"cell": dataclasses.asdict(cell), "keys": missing, "pairs": str(pairs), "peer": str(paced.peer.folder)}
-    environment = {**os.environ, "LLAMA_EAGLE_LIB_PATH": str(paced.lib), "PACE_GBS": str(cell.limit)}
+    lib = build_ours(args.folder, args.isa)
+    peer = build_upstream(args.folder, args.isa).folder if cell.is_upstream else ""
+    pairs = args.pairs / cell.model if cell.outtype else args.pairs
+    given = {"cell": dataclasses.asdict(cell), "keys": missing, "pairs": str(pairs), "peer": str(peer)}
+    environment = {**os.environ, "LLAMA_EAGLE_LIB_PATH": str(lib), "PACE_GBS": str(cell.limit)}
     command = [sys.executable, __file__, "--cell", json.dumps(given)]
     last = time.monotonic()
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -211,7 +215,7 @@ def cells_of(args: argparse.Namespace) -> list[Cell]:
             model = str(args.model.resolve()) if args.model else args.shape
             cell = Cell(limit, model, outtype, NONE, accept=args.accept, n=args.n, threads=args.threads)
             for drafter in (NONE, *args.drafter):
-                draft = str(args.draft.resolve()) if args.draft and drafter == EAGLE3 else ""
+                draft = str(args.draft.resolve()) if args.draft and drafter in (EAGLE3, SMALL) else ""
                 draft_type = args.draft_type if drafter == EAGLE3 and outtype else ""
                 mine = dataclasses.replace(cell, drafter=drafter, draft=draft, draft_type=draft_type, rows=args.rows)
                 cells += [mine, dataclasses.replace(mine, is_upstream=True)]
@@ -273,12 +277,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--isa", choices=ISA, default="avx2")
     parser.add_argument("--shape", default="0.8b", help="synthetic shape: 0.8b, 2b, 4b (default: 0.8b)")
     parser.add_argument("--type", nargs="+", default=["q8_0", "q4_k_m"], help="types of the synthetic target")
-    parser.add_argument("--draft-type", default="q8_0", help="type of the synthetic EAGLE-3 draft (default: q8_0)")
+    parser.add_argument("--draft-type", default="q4_k_m", help="type of the synthetic EAGLE-3 draft (default: q4_k_m)")
     parser.add_argument("--accept", type=float, default=0.7, help="acceptance rate of synthetic drafts (default: 0.7)")
     parser.add_argument("--rows", type=int, default=DRAFT_VOCAB, help="rows of the MTP head, 0: all")
     parser.add_argument("--model", type=Path, help="a real target instead of --shape")
-    parser.add_argument("--draft", type=Path, help="EAGLE-3 draft of --model")
-    parser.add_argument("--drafter", nargs="*", choices=(EAGLE3, MTP, LOOKUP), default=[EAGLE3, MTP])
+    parser.add_argument("--draft", type=Path, help="draft of --model, of the kind that --drafter names")
+    parser.add_argument("--drafter", nargs="*", choices=(EAGLE3, SMALL, MTP, LOOKUP), default=[EAGLE3, MTP])
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="our fixed draft lengths")
+    parser.add_argument("--peer-lengths", type=int, nargs="+", default=PEER_LENGTHS, help="llama.cpp's draft lengths")
+    parser.add_argument("--steps", action="store_true", help="also measure the cost of rows and of the draft's steps")
     parser.add_argument("--side", choices=("both", "ours", "llama.cpp"), default="both")
     parser.add_argument("-n", type=int, default=256, help="tokens per generation with drafts (default: 256)")
     parser.add_argument("--threads", type=int, default=2)
@@ -297,10 +304,8 @@ def main() -> None:
     end = time.monotonic() + args.seconds
     store, cells = Store(args.folder / "cells"), cells_of(args)
     if not args.report:
-        paced = build(args.folder, args.isa)
         for cell in cells:
-            pairs = args.pairs / cell.model if cell.outtype else args.pairs
-            measure(cell, store, paced, pairs, end, args.again)
+            measure(cell, args, store, end)
     rows = summary(cells, store)
     if args.json:
         measured = [{**dataclasses.asdict(cell), "measured": store.read(cell)} for cell in cells]

@@ -2,8 +2,9 @@
 
     python bench/studies/paced.py FOLDER [--isa avx2|native]
 
-Sources are copied there and changed: ours from this tree, llama.cpp's from the pinned release. Programs then read the
-bandwidth in GB/s from PACE_GBS (unset: no limit). Ours: `LLAMA_EAGLE_LIB_PATH=FOLDER/lib PACE_GBS=12.5 llama-eagle`.
+Sources are copied there and changed: ours from this tree, llama.cpp's from the pinned release. Takes minutes; again, it
+compiles what has changed in ours. Programs then read the bandwidth in GB/s from PACE_GBS (unset: no limit). Ours:
+`LLAMA_EAGLE_LIB_PATH=FOLDER/lib PACE_GBS=12.5 llama-eagle`.
 llama.cpp's tools are in FOLDER/peer/build/bin.
 """
 
@@ -14,7 +15,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from llama_eagle.bench.peer import Peer, build_peer
@@ -29,6 +29,7 @@ ISA = {  # options of cmake: ours, llama.cpp's
     "native": ((), ()),
     "avx2": (("-DLLAMA_EAGLE_SIMD=avx2",), ("-DGGML_NATIVE=OFF",)),
 }
+GRAPH = "src/ggml-cpu/eagle_graph.cpp"
 # Text and the line after it. A step of our team ends when every ticket of a node has ended, so each ticket waits.
 OURS = (
     ('#include "eagle_graph.h"\n', '#include "pace.h"\n'),
@@ -46,37 +47,30 @@ UPSTREAM = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Paced:
-    """Both engines. lib: for LLAMA_EAGLE_LIB_PATH."""
+def build_ours(folder: Path, isa: str = "avx2", renew: bool = False) -> Path:
+    """Compile our ggml-cpu from a changed copy of native/; return its folder, with the installation's other libraries.
 
-    lib: Path
-    peer: Peer
-
-
-def build(folder: Path, isa: str = "avx2") -> Paced:
-    """Build both engines in `folder`, or return what is there. Takes minutes."""
-    ours, theirs = ISA[isa]
+    Keeps an earlier build unless `renew` is set, which compiles what has changed in our sources.
+    """
     folder = folder.resolve()
-    peer = build_peer(tools=TOOLS, folder=folder / "peer", edit=_pace_upstream, options=(*theirs, NO_PAGE))
-    return Paced(_build_ours(folder, ours), peer)
-
-
-def _build_ours(folder: Path, options: Sequence[str]) -> Path:
-    """Compile our ggml-cpu from a changed copy of native/, next to the other libraries of the installation."""
     lib, source, made = folder / "lib", folder / "ours", folder / "ours" / "build"
-    if not (lib / "libggml-cpu.so").is_file():
-        shutil.rmtree(source, ignore_errors=True)
-        shutil.copytree(ROOT / "native", source / "native")
+    if renew or not (lib / "libggml-cpu.so").is_file():
+        shutil.copytree(ROOT / "native", source / "native", dirs_exist_ok=True)
         shutil.copy(ROOT / "CMakeLists.txt", source)
-        _change(source / "native" / "src" / "ggml-cpu" / "threads" / "eagle_graph.cpp", OURS)
-        configure = ["cmake", "-S", str(source), "-B", str(made), "-DCMAKE_BUILD_TYPE=Release", *options]
+        _change(source / "native" / GRAPH, OURS)
+        configure = ["cmake", "-S", str(source), "-B", str(made), "-DCMAKE_BUILD_TYPE=Release", *ISA[isa][0]]
         _run([*configure, "-DLLAMA_EAGLE_SERVER=OFF", NO_PAGE], folder / "ours.log")
         compile_ = ["cmake", "--build", str(made), "--parallel", str(os.cpu_count() or 1), "--target", "ggml-cpu"]
         _run(compile_, folder / "ours.log")
         shutil.copytree(library_folder(), lib, dirs_exist_ok=True)
         shutil.copy(made / "bin" / "libggml-cpu.so", lib)
     return lib
+
+
+def build_upstream(folder: Path, isa: str = "avx2") -> Peer:
+    """Build llama.cpp's tools, or return those of an earlier build."""
+    options = (*ISA[isa][1], NO_PAGE)
+    return build_peer(tools=TOOLS, folder=folder.resolve() / "peer", edit=_pace_upstream, options=options)
 
 
 def _pace_upstream(source: Path) -> None:
@@ -105,7 +99,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--isa", choices=ISA, default="avx2")
     args = parser.parse_args()
-    print(build(args.folder, args.isa).lib)
+    print(build_ours(args.folder, args.isa, renew=True), build_upstream(args.folder, args.isa).folder, sep="\n")
 
 
 if __name__ == "__main__":

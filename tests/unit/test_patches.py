@@ -32,12 +32,12 @@ def header(patch: Path) -> str:
     return patch.read_text(encoding="utf-8").split("\n--- ")[0]
 
 
-def load_upstream() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("upstream", ROOT / "native" / "cmake" / "upstream.py")
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["upstream"] = module
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
@@ -55,7 +55,7 @@ def copy_touched(patch: Path, pristine: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def upstream() -> ModuleType:
-    return load_upstream()
+    return load(ROOT / "native" / "cmake" / "upstream.py")
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +136,13 @@ def test_what_is_ready_is_explained(patch: Path) -> None:
     assert ours is not None
     (name,) = (n for n in SERIES if n.startswith(ours[1]))
     assert f"Forwarded: no, ready in upstream-ready/{patch.name}" in header(PATCHES / name)
+
+
+def test_the_study_of_memory_bandwidth_finds_the_places_that_it_changes(pristine: Path) -> None:
+    paced = load(ROOT / "bench" / "studies" / "paced.py")
+    for path, additions in (
+        (ROOT / "native" / paced.GRAPH, paced.OURS),
+        (pristine / "ggml/src/ggml-cpu/ggml-cpu.c", paced.UPSTREAM),
+    ):
+        text = path.read_text(encoding="utf-8")
+        assert [text.count(after) for after, _ in additions] == [1] * len(additions), path
