@@ -225,7 +225,7 @@ def test_refusals(models: Path, tmp_path: Path) -> None:
         ("{}", "model is missing", 3),
         (json.dumps(two), "names 2 models", 2),
         (json.dumps({"model": "a.gguf", "chat_format": "x"}), "chat_format", 3),
-        (json.dumps({"model": "a.gguf", "n_ctx": "64"}), "--ctx-size is '64', it must be", 3),
+        (json.dumps({"model": "a.gguf", "n_ctx": "64"}), "n_ctx is '64', it must be", 3),
     ):
         (tmp_path / "bad.json").write_text(content)
         assert_one_line_error(llama_eagle("serve", "--config", tmp_path / "bad.json"), code, message)
