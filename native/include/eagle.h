@@ -88,6 +88,7 @@ LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 //   - null: no draft. Tokens that the caller proposes can still be verified;
 //   - a model of architecture eagle3: an EAGLE-3 draft;
 //   - a model of architecture dflash: a block draft, which proposes all tokens of a round in one pass;
+//   - a model of architecture gemma4-assistant: Gemma 4's assistant, which attends to the target's own memory;
 //   - the target's own llama_model, loaded with llama_model_params.load_mtp: the MTP head in the target's file. The
 //     session uses the model's weights without a copy, except for a head that n_vocab_draft trims;
 //   - another llama_model of the target's architecture, loaded with load_mtp from a file with an MTP head (mtp-*.gguf;
@@ -102,14 +103,15 @@ LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct
                                     const struct eagle_session_params * params, eagle_session ** out);
 LLAMA_API void eagle_session_free(eagle_session * session);
 
-// "EAGLE-3", "MTP", "DFlash", "DFlash2", "DSpark", "small model", or "" without a draft; static storage.
+// "EAGLE-3", "MTP", "DFlash", "DFlash2", "DSpark", "assistant", "small model", or "" without a draft; static storage.
 LLAMA_API const char * eagle_draft_kind(const eagle_session * session);
 
 // Name of the device that the draft runs on, "" without a draft. Valid as long as the session.
 LLAMA_API const char * eagle_draft_device(const eagle_session * session);
 
-// Reason why the draft does not run on the device that its weights were loaded to (the device lacks an operation): one
-// sentence, which is also logged; "" if it runs there. Valid as long as the session.
+// One sentence about the draft, which is also logged; "" if there is none. Either the reason why it does not run on the
+// device that its weights were loaded to (the device lacks an operation), or, from then on, that the text has outgrown
+// its context and it drafts from the last tokens. Valid until eagle_draft, eagle_eval or eagle_commit.
 LLAMA_API const char * eagle_draft_notice(const eagle_session * session);
 
 // Bytes of weights that the draft reads for each drafted token, or for each block of them.
@@ -121,7 +123,8 @@ LLAMA_API int32_t eagle_reset(eagle_session * session);
 // Number of tokens committed in the target's memory.
 LLAMA_API int32_t eagle_n_past(const eagle_session * session);
 
-// Longest draft that fits into both contexts now; 0 near their end.
+// Longest draft that fits into the target's context now, and into a block of the draft; 0 near the end of the context
+// and while the draft has no state of the target. It does not depend on the draft's context, which slides.
 LLAMA_API int32_t eagle_n_draft_room(const eagle_session * session);
 
 // Evaluates tokens[n] and appends them to both memories, in pieces of at most n_ubatch tokens (n_batch if n_draft_max

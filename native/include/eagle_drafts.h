@@ -18,8 +18,8 @@ extern "C" {
 
 typedef struct eagle_drafts eagle_drafts;
 
-// Returns true if the model is a supported draft: an EAGLE-3 or block draft, or an architecture with a supported MTP
-// head.
+// Returns true if the model is a supported draft: an EAGLE-3 or block draft, an assistant, or an architecture with a
+// supported MTP head.
 LLAMA_API bool eagle_drafts_supports(const struct llama_model * model);
 
 // Creates drafts for the sequences 0 .. n_seq - 1. model_dft and params as in eagle_session_new; n_draft_max must be

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import read_header
-from llama_eagle.gguf.size import available_bytes, kv_bytes, require_memory
+from llama_eagle.gguf.size import DraftContext, available_bytes, draft_bytes, kv_bytes, require_memory
 from llama_eagle.native import build, programs
 from llama_eagle.native.build import library_folder
 from llama_eagle.serving import process
@@ -89,7 +89,7 @@ def test_another_library_loaded_earlier_is_an_error(folder: Path, tmp_path_facto
 
 
 def test_memory_estimate(tmp_path: Path) -> None:
-    from fixtures.tiny_gguf import write_target
+    from fixtures.tiny_gguf import write_draft, write_target
 
     header = read_header(write_target(tmp_path / "t.gguf"))
     f16, q8_0 = 1, 8
@@ -100,6 +100,10 @@ def test_memory_estimate(tmp_path: Path) -> None:
     require_memory(header, 100, f16, f16)
     with pytest.raises(EnvironmentFailure, match=r"GiB are free. Use a smaller n_ctx"):
         require_memory(header, available, f16, f16)
+    draft = DraftContext(read_header(write_draft(tmp_path / "d.gguf")), 50, n_seq=2)
+    assert draft_bytes(header, draft, 1000) == 2 * kv_bytes(draft.header, 50, f16, f16) > 0
+    with pytest.raises(EnvironmentFailure, match=r"GiB for the draft, .* Use a smaller n_ctx, draft_n_ctx or"):
+        require_memory(header, available, f16, f16, draft)
 
 
 def test_a_build_without_the_server_says_how_to_add_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

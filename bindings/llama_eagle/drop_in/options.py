@@ -19,7 +19,7 @@ from llama_eagle.drafting.resolve import Choice, resolve, without_effect, withou
 from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.pairing import require_models
-from llama_eagle.gguf.size import require_memory
+from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.gguf.validate import require_vocabulary
 from llama_eagle.gguf.validate.adapters import require_adapter
 from llama_eagle.gguf.validate.overrides import with_overrides
@@ -250,7 +250,8 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Head
     if load.n_gpu_layers == 0:
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))
-        require_memory(target, n_ctx, *(F16 if kind is None else kind for kind in types))
+        memory = DraftContext(draft, choice.options.draft_n_ctx) if draft is not None else None
+        require_memory(target, n_ctx, *(F16 if kind is None else kind for kind in types), memory)
     return draft
 
 

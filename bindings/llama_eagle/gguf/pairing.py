@@ -16,10 +16,15 @@ from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import ArrayRef, Header, Source, read_model
+from llama_eagle.gguf.reading import LOOKED_UP, bytes_per_token, bytes_read
 from llama_eagle.gguf.size import require_addresses
-from llama_eagle.gguf.validate import WITHOUT_TEXT, check_files, small
+from llama_eagle.gguf.validate import WITHOUT_TEXT, assistant, check_files, small
 
-DRAFT_KINDS = {"eagle3": "EAGLE-3 draft", "dflash": "DFlash draft"}  # by architecture: models that only draft
+DRAFT_KINDS = {  # by architecture: models that only draft
+    "eagle3": "EAGLE-3 draft",
+    "dflash": "DFlash draft",
+    assistant.ASSISTANT: "assistant of Gemma 4",
+}
 
 # Architectures whose graph publishes the residual stream at every block, including those of our patch 0101.
 FEATURE_TARGETS = frozenset({
@@ -36,6 +41,7 @@ KNOWN_NON_TARGETS = {
     "imatrix": "an importance matrix",
 }
 
+HEAD, EMBEDDINGS = "output.weight", "token_embd.weight"
 HEAD_ROWS = (8192, 16384, 32768)  # numbers of rows whose cost a check reports
 
 
@@ -57,7 +63,7 @@ def require_target(header: Header) -> None:
     arch = header.architecture
     if arch in DRAFT_KINDS:
         raise InputError(
-            f"{header.path} is {'an' if arch == 'eagle3' else 'a'} {DRAFT_KINDS[arch]}, not a target. Give it as the "
+            f"{header.path} is {'a' if arch == 'dflash' else 'an'} {DRAFT_KINDS[arch]}, not a target. Give it as the "
             "draft, and a full model as the target."
         )
     kind = KNOWN_NON_TARGETS.get(arch) or KNOWN_NON_TARGETS.get(str(header.keys.get("general.type", "")))
@@ -70,7 +76,7 @@ def require_target(header: Header) -> None:
 
 
 def require_draft(files: list[Header]) -> None:
-    """Check that the file is an EAGLE-3 or DFlash draft, contains an MTP head, or is a model. Raises `InputError`."""
+    """Check that the file only drafts, contains an MTP head, or is a model. Raises `InputError`."""
     if files[0].architecture not in DRAFT_KINDS and not mtp.has_head(files):
         require_target(files[0])
 
@@ -106,7 +112,11 @@ def check_models(target: Path | str, draft: Path | str | None = None) -> CheckRe
     return CheckReport(
         compatible=not any(finding.level == "error" for finding in findings),
         target=_target_facts(target_files) if is_sound else {"file": str(target)},
-        draft=None if not draft_files else _draft_facts(draft_files[0]) if is_sound else {"file": str(draft)},
+        draft=None
+        if not draft_files
+        else _draft_facts(target_files, draft_files)
+        if is_sound
+        else {"file": str(draft)},
         findings=findings,
     )
 
@@ -152,6 +162,8 @@ def pair_problems(target: Header, draft: Header, stored: set[str]) -> list[str]:
     """
     if draft.architecture not in DRAFT_KINDS:
         return mtp.problems(target, draft)
+    if draft.architecture == assistant.ASSISTANT:
+        return [*assistant.problems(target, draft), *_vocabulary_problems(target, draft)]
     return [
         *_width_problems(target, draft),
         *_ownership_problems(stored, draft),
@@ -261,7 +273,26 @@ def _target_facts(files: list[Header]) -> dict[str, Any]:
     }
 
 
-def _draft_facts(draft: Header) -> dict[str, Any]:
+def _draft_shares(target: list[Header], draft: list[Header]) -> dict[str, float]:
+    """Return the bytes read for a drafted token, or a block, relative to a plain decode of the target, by output rows.
+
+    Drafts with a vocabulary of their own have no choice of rows.
+    """
+    own, theirs = ({name: each for file in files for name, each in file.tensors.items()} for files in (draft, target))
+    arch = draft[0].architecture
+    tied = None if arch in ("eagle3", "dflash") else own.get(EMBEDDINGS)
+    head = own.get(HEAD) or tied or theirs.get(HEAD) or theirs[EMBEDDINGS]
+    body = sum(bytes_read(draft[0], each) for name, each in own.items() if name not in (HEAD, *LOOKED_UP))
+    head_bytes, n_rows = head.n_bytes or 0, head.shape[1]
+    can_trim = arch != "eagle3" and "d2t" not in own and "markov_w1.weight" not in own
+    rows = {str(n): n for n in HEAD_ROWS if can_trim and n < n_rows} | {"all": n_rows}
+    whole = bytes_per_token(target)
+    return {name: round((body + head_bytes * n / n_rows) / whole, 4) for name, n in rows.items()}
+
+
+def _draft_facts(target_files: list[Header], draft_files: list[Header]) -> dict[str, Any]:
+    draft = draft_files[0]
+    is_priced = not mtp.has_head(draft_files) or small.is_small(target_files[0], draft_files)
     d2t = draft.tensors.get("d2t")
     return {
         "file": str(draft.path),
@@ -274,5 +305,7 @@ def _draft_facts(draft: Header) -> dict[str, Any]:
         "n_vocab_draft": d2t.n_elements if d2t else draft.n_vocab,
         "layer_ids": draft.arch_key("target_layers"),
         "layer_ids_source": draft.arch_key("target_layers_source"),
-        "n_bytes": draft.file_size,
+        "n_bytes": sum(file.file_size for file in draft_files),
+        "drafts_blocks": draft.architecture == "dflash",
+        "step_share": _draft_shares(target_files, draft_files) if is_priced else None,
     }

@@ -7,23 +7,47 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import Header, quant_sizes
 from llama_eagle.native.processor import linux
 
+F16 = 1
 OVERHEAD = 1 << 30  # bytes of address space for graphs, threads and their heaps, most of them never used
 
 
-def require_memory(header: Header, n_ctx: int, type_k: int, type_v: int) -> None:
-    """Raise `EnvironmentFailure` if the K and V caches of `n_ctx` tokens exceed the available memory."""
-    needed, available = kv_bytes(header, n_ctx, type_k, type_v), available_bytes()
+@dataclass(frozen=True)
+class DraftContext:
+    """A draft's header, its context size (0: the target's), and the number of sequences that share it."""
+
+    header: Header
+    n_ctx: int = 0
+    n_seq: int = 1
+
+
+def require_memory(header: Header, n_ctx: int, type_k: int, type_v: int, draft: DraftContext | None = None) -> None:
+    """Raise `EnvironmentFailure` if the K and V caches of `n_ctx` tokens and of the draft exceed the free memory."""
+    of_draft = draft_bytes(header, draft, n_ctx) if draft is not None else 0
+    needed, available = kv_bytes(header, n_ctx, type_k, type_v) + of_draft, available_bytes()
     if available is not None and needed > available:
+        share = f" with {of_draft / 2**30:.1f} GiB for the draft" if of_draft else ""
+        remedy = "a smaller n_ctx, draft_n_ctx or cache type" if of_draft else "a smaller n_ctx or cache type"
         raise EnvironmentFailure(
-            f"{header.path}: no context of {n_ctx} tokens: its K and V cache takes {needed / 2**30:.1f} GiB, "
-            f"{available / 2**30:.1f} GiB are free. Use a smaller n_ctx or cache type, or free memory."
+            f"{header.path}: no context of {n_ctx} tokens: its K and V cache takes {needed / 2**30:.1f} GiB{share}, "
+            f"{available / 2**30:.1f} GiB are free. Use {remedy}, or free memory."
         )
+
+
+def draft_bytes(target: Header, draft: DraftContext, n_ctx: int) -> int:
+    """Return the bytes of a draft's K and V caches next to a target's context; 0 for an MTP head or an assistant."""
+    header = draft.header
+    if _is_head(target, header):
+        return 0
+    n_trained = int(header.arch_key("context_length", 0)) or n_ctx
+    n_own = min(draft.n_ctx or n_ctx // draft.n_seq, n_trained, n_ctx // draft.n_seq)
+    return draft.n_seq * kv_bytes(header, n_own, F16, F16)
 
 
 def require_addresses(files: Iterable[Header]) -> None:
@@ -64,6 +88,13 @@ def kv_bytes(header: Header, n_ctx: int, type_k: int, type_v: int) -> int:
             block, block_bytes = sizes[kind]
             total += n_ctx * n_heads_kv * int(header.arch_key(key, head_size)) * block_bytes // block
     return total
+
+
+def _is_head(target: Header, draft: Header) -> bool:
+    """Return True if the draft has at most one layer with a memory of its own: the target's next, or an assistant."""
+    n_heads, sizes = draft.arch_key("nextn_predict_layers", 0), ("embedding_length", "block_count")
+    fits = all(draft.arch_key(name) == target.arch_key(name) for name in sizes)
+    return bool(n_heads) and (fits or n_heads == draft.arch_key("block_count"))
 
 
 def total_bytes() -> int | None:

@@ -16,8 +16,9 @@ from llama_eagle.errors import UsageError, refuse
 from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_KINDS, require_models
-from llama_eagle.gguf.size import require_memory
+from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.gguf.validate import small
+from llama_eagle.gguf.validate.assistant import ASSISTANT
 from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
@@ -140,7 +141,8 @@ def check(options: ServerOptions) -> Checked:
     require_servers(options.load, files, None if own_head else draft)
     if options.load.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
-        require_memory(target, found.n_ctx, *types)
+        memory = DraftContext(draft, choice.options.draft_n_ctx, options.parallel) if draft is not None else None
+        require_memory(target, found.n_ctx, *types, memory)
     return found
 
 
@@ -251,9 +253,10 @@ def _kinds(served: Checked) -> Iterator[str]:
         yield "ngram-simple"
     if served.draft is None:
         return
-    if served.draft.architecture in DRAFT_KINDS:
+    if served.draft.architecture in DRAFT_KINDS and served.draft.architecture != ASSISTANT:
         yield "draft-eagle3"
     else:
+        # llama.cpp counts an assistant as an MTP head
         is_model = served.drafts.model != MTP and small.is_small(served.target, read_model(served.draft.path)[1])
         yield "draft-simple" if is_model else "draft-mtp"
 

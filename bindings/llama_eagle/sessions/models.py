@@ -11,7 +11,7 @@ from typing import Any
 from llama_eagle.errors import EnvironmentFailure, InputError
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
-from llama_eagle.gguf.size import require_memory
+from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.native import callbacks, log, rpc
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
@@ -94,17 +94,18 @@ class Model(Closing):
 class Context(Closing):
     """A target's context. Free it with `close()`, before its model.
 
-    Raises `EnvironmentFailure` if memory is short, or if the recurrent state does not support the rollback depth.
+    draft: its memory is part of the estimate, which is checked first. Raises `EnvironmentFailure` if memory is short,
+    or if the recurrent state does not support the rollback depth.
     """
 
-    def __init__(self, model: Model, options: ContextOptions) -> None:
+    def __init__(self, model: Model, options: ContextOptions, draft: DraftContext | None = None) -> None:
         import llama_cpp
 
         self._api: Any = llama_cpp
         self.model = model
         params = _context_params(llama_cpp, options)
         if model.n_gpu_layers == 0:
-            require_memory(model.header, params.n_ctx, params.type_k, params.type_v)
+            require_memory(model.header, params.n_ctx, params.type_k, params.type_v, draft)
         log.clear()
         self.handle: Any = llama_cpp.llama_init_from_model(model.handle, params)
         callbacks.raise_noted()

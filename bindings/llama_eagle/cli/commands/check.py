@@ -15,6 +15,7 @@ from llama_eagle.errors import CHECK_FAILED, UsageError
 
 if TYPE_CHECKING:
     from llama_eagle.gguf.header import Header
+    from llama_eagle.gguf.pairing import CheckReport
     from llama_eagle.gguf.weights import Damage
 
 MEASURED = "Once upon a time there was a small house by the sea. Every morning the"  # what --measure continues
@@ -82,16 +83,17 @@ def check(
         more = ({"exact": exactness} if exact else {}) | (weights if measure else {})
         console.result(report.to_json() | {"problems": [problem for _, problem in problems]} | more)
     else:
-        lines = [f"{file}: {problem}" for file, problem in problems] or _sound(target, draft, report.target, exactness)
+        lines = [f"{file}: {problem}" for file, problem in problems] or _sound(target, draft, report, exactness)
         console.data("\n".join([*lines, *([acceptance["summary"]] if acceptance is not None else [])]))
     if problems:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _sound(target: Path, draft: Path | None, about: dict[str, Any], exactness: dict[str, Any] | None) -> list[str]:
+def _sound(target: Path, draft: Path | None, report: CheckReport, exactness: dict[str, Any] | None) -> list[str]:
     """Return the lines about files without a problem."""
+    about = report.target
     model = f"{target}: a valid {about['architecture']} model{_head_text(about)}"
-    lines = [model if draft is None else f"{draft} fits {target}"]
+    lines = [model if draft is None else f"{draft} fits {target}{_price_text(report.draft)}"]
     if exactness is not None:
         sizes = f"{exactness['n_tokens']} tokens have equal logits alone and in {exactness['n_batches']} batches"
         lines.append(f"{target}: {sizes}")
@@ -151,6 +153,15 @@ def _head_text(target: dict[str, Any]) -> str:
         return ""
     shares = ", ".join(f"{share:.1%} with {rows} rows" for rows, share in target["mtp_step_share"].items())
     return f"\nits MTP head reads, per drafted token, a share of the bytes of a decode: {shares}"
+
+
+def _price_text(draft: dict[str, Any] | None) -> str:
+    """Describe the cost of drafting with a draft; "" if it is unknown."""
+    if draft is None or draft.get("step_share") is None:
+        return ""
+    shares = ", ".join(f"{share:.1%} with {rows} rows" for rows, share in draft["step_share"].items())
+    per = "block of drafted tokens" if draft["drafts_blocks"] else "drafted token"
+    return f"\nit reads, per {per}, a share of the bytes of a decode: {shares}"
 
 
 def _exactness(target: Path, text: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any]:

@@ -234,13 +234,15 @@ def _generate(
 ) -> GenerationResult:
     from llama_eagle.drafting.resolve import session_options
     from llama_eagle.generation.generate import Watch, generate
+    from llama_eagle.gguf.size import DraftContext
     from llama_eagle.sessions.models import Context
     from llama_eagle.sessions.session import EagleSession
     from llama_eagle.sessions.text import Tokenizer
 
     header = pair.draft.header if pair.draft else None
+    memory = DraftContext(header, drafts.draft_n_ctx) if header else None
     with (
-        Context(pair.target, context_options) as context,
+        Context(pair.target, context_options, memory) as context,
         EagleSession(context, pair.draft, session_options(header, drafts)) as session,
         progress("reading the prompt", after_s=PROGRESS_AFTER_S) as on_prompt,
     ):

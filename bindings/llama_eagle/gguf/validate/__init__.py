@@ -16,6 +16,7 @@ from pathlib import Path
 from llama_eagle.errors import InputError
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import Header, TensorInfo, read_model
+from llama_eagle.gguf.validate.assistant import ASSISTANT, check_assistant
 from llama_eagle.gguf.validate.dflash import check_dflash
 from llama_eagle.gguf.validate.eagle3 import check_draft
 from llama_eagle.gguf.validate.families import FAMILIES
@@ -77,6 +78,8 @@ def _check_model(first: Header, tensors: dict[str, TensorInfo]) -> list[str]:
         errors += check_draft(first)
     elif not errors and first.architecture == "dflash":
         errors += check_dflash(first)
+    elif not errors and first.architecture == ASSISTANT:
+        errors += check_assistant(first)
     elif not errors and first.architecture in FAMILIES:
         errors += check_target(first, tensors)
     return errors

@@ -41,7 +41,8 @@ void DraftModel::read_d2t(const ggml_tensor * d2t) {
 }
 
 bool is_known_draft(const llama_model & draft) {
-    return draft.arch == LLM_ARCH_EAGLE3 || draft.arch == LLM_ARCH_DFLASH || MtpModel::runs(draft.arch);
+    return draft.arch == LLM_ARCH_EAGLE3 || draft.arch == LLM_ARCH_DFLASH || draft.arch == LLM_ARCH_GEMMA4_ASSISTANT ||
+           MtpModel::runs(draft.arch);
 }
 
 std::unique_ptr<DraftModel> read_draft_model(const llama_model & draft, const llama_context & target) {
@@ -54,10 +55,10 @@ std::unique_ptr<DraftModel> read_draft_model(const llama_model & draft, const ll
     if (MtpModel::runs(draft.arch)) {
         return std::make_unique<MtpModel>(draft, target);
     }
-    throw Error(EAGLE_ERR_INCOMPATIBLE,
-                format("the draft's architecture is %s: drafts are of eagle3 or dflash, or the next-token-prediction "
-                       "head of a qwen35, qwen35moe or qwen3next model",
-                       draft.arch_name().c_str()));
+    throw Error(EAGLE_ERR_INCOMPATIBLE, format("the draft's architecture is %s: drafts are of eagle3, dflash or "
+                                               "gemma4-assistant, or the next-token-prediction "
+                                               "head of a qwen35, qwen35moe or qwen3next model",
+                                               draft.arch_name().c_str()));
 }
 
 }  // namespace eagle

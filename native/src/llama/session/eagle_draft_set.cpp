@@ -39,7 +39,10 @@ void go_to(Sequence & rows, llama_pos pos) {
 // Throws if the draft cannot evaluate rows of an image: it needs their M-RoPE positions and the target's width.
 void require_readable(const llama_ubatch & ubatch, const Drafter & drafter, int64_t n_embd_tgt) {
     const int64_t width = drafter.n_embd_image();
-    if (ubatch.token || ubatch.n_pos < (uint32_t) RowPositions::N_PARTS || (width > 0 && width != n_embd_tgt)) {
+    if (width == 0) {
+        return;  // it does not read them
+    }
+    if (ubatch.token || ubatch.n_pos < (uint32_t) RowPositions::N_PARTS || width != n_embd_tgt) {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
                     format("a draft of hidden size %lld cannot take rows of width %lld with %u positions",
                            (long long) width, (long long) n_embd_tgt, ubatch.n_pos));
@@ -102,7 +105,7 @@ DraftSet::~DraftSet() {
 DraftSet::Slot & DraftSet::slot(llama_seq_id seq) {
     Slot & s = slots_[seq];
     if (!s.rows) {
-        s.rows = drafter_->add_sequence();
+        s.rows = drafter_->add_sequence(seq);
     }
     return s;
 }
@@ -162,8 +165,14 @@ void DraftSet::append_tokens(Sequence & rows, const Run & run, const std::vector
     rows.append(run.tokens(), run.n);
 }
 
-// An image may arrive in several pieces, which all have its time. The next row is after the largest of its positions.
+// An image may arrive in several pieces, which with M-RoPE all have its time. The next row is after the largest of its
+// positions.
 void DraftSet::append_image(Sequence & rows, const Run & run, const std::vector<ggml_tensor *> & states) {
+    if (run.ubatch.n_pos < (uint32_t) RowPositions::N_PARTS) {
+        go_to(rows, run.pos());
+        rows.stage(states, run.first, run.n);
+        return rows.append_unread(run.n);
+    }
     const std::vector<llama_pos> parts = run.parts();
     llama_pos end = *std::max_element(parts.begin(), parts.end()) + 1;
     if (rows.positions().continues(rows.n_past(), parts.data())) {

@@ -1,5 +1,6 @@
 #include "eagle_drafter.h"
 
+#include "eagle_assistant_drafter.h"
 #include "eagle_draft_model.h"
 #include "eagle_feature_drafter.h"
 #include "eagle_session.h"
@@ -41,6 +42,9 @@ int32_t n_confident(const float * probs, int32_t n, float p_min) {
 std::unique_ptr<Drafter> make_drafter(llama_context & ctx, const llama_model & draft,
                                       const eagle_session_params & params, int32_t n_seq) {
     const DraftParams p = draft_params(&ctx, params);
+    if (draft.arch == LLM_ARCH_GEMMA4_ASSISTANT) {
+        return std::make_unique<AssistantDrafter>(ctx, draft, p);
+    }
     if (is_small_model(draft, ctx.get_model())) {
         return std::make_unique<SmallDrafter>(ctx, draft, p, n_seq, params.n_draft_max);
     }

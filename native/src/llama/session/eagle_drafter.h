@@ -1,5 +1,6 @@
-// The drafter of a target context's sequences: an engine over the target's states (eagle_feature_drafter.h), or a
-// small model of its own (eagle_small_drafter.h). Sessions and sets of drafts use this interface alone.
+// The drafter of a target context's sequences: an engine over the target's states (eagle_feature_drafter.h), a small
+// model of its own (eagle_small_drafter.h), or an assistant (eagle_assistant_drafter.h). Sessions and sets of drafts
+// use this interface alone.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +46,8 @@ class Drafter {
     // Width of the rows of an image that it reads; 0: it reads tokens alone.
     virtual int64_t n_embd_image() const { return 0; }
 
-    // Adds a sequence, which must not outlive the drafter.
-    virtual std::unique_ptr<Sequence> add_sequence() = 0;
+    // Adds sequence `seq` of the target's context. It must not outlive the drafter.
+    virtual std::unique_ptr<Sequence> add_sequence(llama_seq_id seq) = 0;
 
     // Returns the states of the target's last graph that its sequences stage, for n_rows rows.
     virtual std::vector<ggml_tensor *> states_of_last_graph(int32_t n_rows) const {

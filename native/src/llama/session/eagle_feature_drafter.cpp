@@ -7,7 +7,7 @@ namespace eagle {
 FeatureDrafter::FeatureDrafter(llama_context & ctx, const llama_model & draft, const DraftParams & params)
     : engine_(draft, ctx, params), boundaries_(ctx, engine_.model().states) {}
 
-std::unique_ptr<Sequence> FeatureDrafter::add_sequence() {
+std::unique_ptr<Sequence> FeatureDrafter::add_sequence(llama_seq_id) {
     const int32_t seq = n_sequences_ == 0 ? 0 : engine_.add_sequence();
     n_sequences_++;
     return std::make_unique<Sequence>(&engine_, seq);

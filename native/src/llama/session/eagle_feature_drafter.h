@@ -23,7 +23,7 @@ class FeatureDrafter : public Drafter {
     }
     int64_t n_embd_image() const override { return engine_.model().n_embd; }
 
-    std::unique_ptr<Sequence> add_sequence() override;
+    std::unique_ptr<Sequence> add_sequence(llama_seq_id) override;
     std::vector<ggml_tensor *> states_of_last_graph(int32_t n_rows) const override {
         return boundaries_.of_last_graph(n_rows);
     }

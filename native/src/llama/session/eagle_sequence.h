@@ -66,6 +66,9 @@ class Sequence {
     // [n, RowPositions::N_PARTS], and the position of the next row is `end`.
     virtual void append_image(const float * values, int64_t width, const std::vector<llama_pos> & parts, llama_pos end);
 
+    // Appends n staged rows of an image at consecutive positions, for a drafter that does not read images.
+    virtual void append_unread(int32_t n) { n_past_ += n; }
+
     const RowPositions & positions() const { return positions_; }
 
     // Keeps the first n_past rows.

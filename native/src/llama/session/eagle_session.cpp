@@ -44,7 +44,7 @@ Session::Session(llama_context * ctx, const llama_model * draft, const eagle_ses
     if (draft) {
         drafter_ = make_drafter(*ctx, *draft, params, 1);
     }
-    rows_ = drafter_ ? drafter_->add_sequence() : std::make_unique<Sequence>();
+    rows_ = drafter_ ? drafter_->add_sequence(0) : std::make_unique<Sequence>();
     ctx_->device_logits.wanted = true;
 }
 

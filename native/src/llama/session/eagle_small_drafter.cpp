@@ -61,6 +61,11 @@ void SmallSequence::append_image(const float * values, int64_t width, const std:
     rows_.resize(n_past(), UNKNOWN);
 }
 
+void SmallSequence::append_unread(int32_t n) {
+    Sequence::append_unread(n);
+    rows_.resize(n_past(), UNKNOWN);
+}
+
 void SmallSequence::truncate(int32_t n_past) {
     Sequence::truncate(n_past);
     rows_.resize(n_past);

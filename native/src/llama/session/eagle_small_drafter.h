@@ -20,6 +20,7 @@ class SmallSequence : public Sequence {
     void append(const llama_token * tokens, int32_t n) override;
     void append_image(const float * values, int64_t width, const std::vector<llama_pos> & parts,
                       llama_pos end) override;
+    void append_unread(int32_t n) override;
     void truncate(int32_t n_past) override;
     void show_from(int32_t first) override;
     int32_t room() const override { return model_.n_ctx() / 2; }
@@ -57,7 +58,7 @@ class SmallDrafter : public Drafter {
     llama_token target_id(int32_t draft_id) const override { return model_.head().token(draft_id); }
     void read_step(int32_t step, float * logits, float * hidden) const override;
 
-    std::unique_ptr<Sequence> add_sequence() override {
+    std::unique_ptr<Sequence> add_sequence(llama_seq_id) override {
         return std::make_unique<SmallSequence>(model_, n_sequences_++);
     }
     void draft(std::vector<DraftTask> & tasks, int32_t n_steps, float p_min) override;

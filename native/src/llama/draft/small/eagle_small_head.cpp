@@ -1,12 +1,27 @@
 #include "eagle_small_head.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "eagle_error.h"
+#include "eagle_first_maximum.h"
 #include "ggml-backend.h"
 #include "llama-model.h"
 
 namespace eagle {
+
+namespace {
+
+// Returns the probability of the largest logit.
+float probability(const float * logits, int64_t n, float largest) {
+    float sum = 0.0f;
+    for (int64_t i = 0; i < n; i++) {
+        sum += std::exp(logits[i] - largest);
+    }
+    return 1.0f / sum;
+}
+
+}  // namespace
 
 SmallHead::SmallHead(const llama_model & draft, const llama_vocab & vocab, int32_t n_vocab, const DraftParams & params)
     : draft_(const_cast<llama_model &>(draft)), whole_(draft.output) {
@@ -35,6 +50,17 @@ SmallHead::~SmallHead() {
 
 double SmallHead::bytes_saved() const {
     return following_ ? (double) ggml_nbytes(whole_) - (double) ggml_nbytes(rows_.output) : 0.0;
+}
+
+llama_token SmallHead::best(const float * logits, float * prob) const {
+    const int64_t row = first_maximum(logits, n_rows());
+    if (!std::isfinite(logits[row])) {
+        throw Error(EAGLE_ERR_COMPUTE, "the draft's logits are no numbers");
+    }
+    if (prob) {
+        *prob = probability(logits, n_rows(), logits[row]);
+    }
+    return token((int32_t) row);
 }
 
 void SmallHead::note_used_tokens(const llama_token * ids, int32_t n) {

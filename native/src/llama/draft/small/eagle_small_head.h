@@ -23,6 +23,10 @@ class SmallHead {
     llama_token token(int32_t row) const { return rows_.target_id(row); }
     double bytes_saved() const;  // for each drafted token
 
+    // Returns the likeliest token of a row of logits, and its probability (null: not wanted). Throws EAGLE_ERR_COMPUTE
+    // if the logits are no numbers.
+    llama_token best(const float * logits, float * prob) const;
+
     // Gives the tokens rows; others than the first n_vocab are ignored.
     void note_used_tokens(const llama_token * ids, int32_t n);
 

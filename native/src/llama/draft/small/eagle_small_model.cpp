@@ -1,11 +1,9 @@
 #include "eagle_small_model.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "eagle_decode.h"
 #include "eagle_error.h"
-#include "eagle_first_maximum.h"
 #include "eagle_info.h"
 #include "eagle_small_vocabulary.h"
 #include "llama-context.h"
@@ -32,15 +30,6 @@ void require_fit(const llama_model & draft, const llama_model & target) {
     if (!difference.empty()) {
         incompatible(difference + ": use a draft of the target's family");
     }
-}
-
-// Returns the probability of the largest logit.
-float probability(const float * logits, int64_t n, float largest) {
-    float sum = 0.0f;
-    for (int64_t i = 0; i < n; i++) {
-        sum += std::exp(logits[i] - largest);
-    }
-    return 1.0f / sum;
 }
 
 size_t n_equal(const std::vector<llama_token> & a, const std::vector<llama_token> & b) {
@@ -204,13 +193,8 @@ float SmallModel::choose(const Part & part, int32_t row, int32_t step, bool want
     if (!logits) {
         throw Error(EAGLE_ERR_INTERNAL, format("the draft has no logits in row %d", row));
     }
-    const int64_t best = first_maximum(logits, head_->n_rows());
-    const float largest = logits[best];
-    part.ids[step] = head_->token((int32_t) best);
-    if (!std::isfinite(largest)) {
-        throw Error(EAGLE_ERR_COMPUTE, "the draft's logits are no numbers");
-    }
-    const float prob = wants_prob || part.probs ? probability(logits, head_->n_rows(), largest) : 1.0f;
+    float prob = 1.0f;
+    part.ids[step] = head_->best(logits, wants_prob || part.probs ? &prob : nullptr);
     if (part.probs) {
         part.probs[step] = prob;
     }

@@ -1,0 +1,141 @@
+"""Gemma 4's assistant as the drafter: logits as in transformers, equal texts, saved states, slots, refusals."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fixtures.gemma4 import N_VOCAB, WIDTH, WINDOW, Gemma4Pair, make_gemma4_pair
+from fixtures.llama_pairs import SOFT, complete, load
+from fixtures.native import NativeTarget, draft_with_probs
+from fixtures.serving import serve
+from fixtures.tiny_gguf import write_target
+from llama_eagle.errors import IncompatibleModels, InputError
+from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.pairing import require_models
+from llama_eagle.gguf.sidecars import find_sidecar
+from llama_eagle.native.calls import FLOATS, check
+from llama_eagle.sessions.models import Model
+from llama_eagle.sessions.options import SessionOptions
+from llama_eagle.sessions.session import EagleSession
+
+pytestmark = pytest.mark.native
+
+N_STEPS = 5
+TOLERANCE = 1e-4  # of a step's largest value
+FLAT = {"temperature": 6.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # for logits that softcapping leaves apart
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Gemma4Pair:
+    return make_gemma4_pair(tmp_path_factory.mktemp("gemma4"))
+
+
+@pytest.fixture
+def session(pair: Gemma4Pair) -> Iterator[EagleSession]:
+    with (
+        NativeTarget(pair.gguf, n_ctx=256, n_ubatch=64) as context,
+        Model(pair.draft) as draft,
+        EagleSession(context, draft, SessionOptions(N_STEPS)) as session,
+    ):
+        yield session
+
+
+def expected(pair: Gemma4Pair, tokens: list[int], n_steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield logits and the next input state of each step after `tokens`, by transformers."""
+    assert len(tokens) < WINDOW  # whose last row is the drafted position in llama.cpp, in transformers the row before
+    *text, last = tokens
+    embed = pair.target.get_input_embeddings()
+    with torch.no_grad():
+        out = pair.target(torch.tensor([text]), output_hidden_states=True, return_shared_kv_states=True)
+        state, token = out.hidden_states[-1][:, -1:], torch.tensor([[last]])
+        for _ in range(n_steps):
+            step = pair.assistant(
+                inputs_embeds=torch.cat([embed(token), state], -1),
+                attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
+                position_ids=torch.tensor([[len(text)]]),
+                shared_kv_states=out.shared_kv_states,
+            )
+            state, token = step.last_hidden_state, step.logits.argmax(-1)
+            yield step.logits[0, 0], state[0, 0]
+
+
+def test_logits_are_those_of_transformers(pair: Gemma4Pair, session: EagleSession) -> None:
+    tokens = random.Random(2).choices(range(300, N_VOCAB), k=41)
+    session.eval(tokens[:-1])
+    ids, probs = draft_with_probs(session, tokens[-1], N_STEPS)
+    for i, (logits, state) in enumerate(expected(pair, tokens, N_STEPS)):
+        found, hidden = session.draft_logits(i), np.empty(WIDTH, np.float32)
+        status = session._lib.eagle_draft_step(session._handle, i, None, hidden.ctypes.data_as(FLOATS))
+        check(status, "eagle_draft_step")
+        for ours, theirs in ((found, logits.numpy()), (hidden, state.numpy())):
+            assert np.abs(ours - theirs).max() < TOLERANCE * np.abs(theirs).max()
+        assert ids[i] == int(logits.argmax())
+        assert abs(probs[i] - float(logits.softmax(-1).max())) < 1e-3
+
+
+def test_the_last_state_follows_every_round(pair: Gemma4Pair, session: EagleSession) -> None:
+    """After every number of kept rows, a cut and a restored state, drafts are those of transformers."""
+    tokens = random.Random(4).choices(range(300, N_VOCAB), k=30)
+    session.eval(tokens)
+    for n_kept in (1, N_STEPS + 1, 3):
+        id_last = tokens[0]
+        drafted = session.draft(id_last, N_STEPS)
+        assert drafted == [int(logits.argmax()) for logits, _ in expected(pair, [*tokens, id_last], N_STEPS)]
+        session.verify([id_last, *drafted])
+        session.commit(n_kept)
+        tokens += [id_last, *drafted][:n_kept]
+    data, n_past = session.save_state(), session.n_past
+    drafted = session.draft(7, N_STEPS)
+    session.load_state(data, n_past)
+    assert session.draft(7, N_STEPS) == drafted != []
+    for broken in (data[:20], data[:-4], bytes(8) + data[8:]):
+        with pytest.raises(IncompatibleModels):
+            session.load_state(broken, n_past)
+    session.load_state(None, n_past)
+    assert session.draft(7, N_STEPS) == []  # until the next row, whose state it reads
+    session.eval([8])
+    assert len(session.draft(9, N_STEPS)) == N_STEPS
+
+
+def test_texts_are_those_of_plain_decoding(pair: Gemma4Pair) -> None:
+    files = {"target": pair.gguf, "draft": pair.draft}
+    prompt = "abc defghij " * 12  # longer than the window
+    with load(files, draft=None) as plain, load(files, n_draft=4, draft_vocab=128, lookup=False) as llm:
+        n_drafted = n_accepted = 0
+        for options in ({"temperature": 0}, {"seed": 3, **FLAT}, {"seed": 4, **FLAT}):
+            assert complete(llm, prompt, **options)["text"] == complete(plain, prompt, **options)["text"]
+            n_drafted += llm.speculative_stats.n_drafted
+            n_accepted += llm.speculative_stats.n_accepted
+        assert "assistant" in str(llm.speculative_stats.as_dict())
+        assert 0 < n_accepted < n_drafted
+
+
+def test_clients_of_a_server_read_the_text_of_plain_decoding(pair: Gemma4Pair) -> None:
+    rng = random.Random(2)
+    asked = [
+        {"prompt": rng.choices(range(300, N_VOCAB), k=rng.randint(1, 90)), "n": 20}
+        | {"seed": i, **(FLAT if i % 2 else {"temperature": 0})}
+        for i in range(8)
+    ]
+    found = []
+    for drafting in ("-d", "none"), ("-d", pair.draft, "--n-draft", 3, "--no-lookup"):
+        with serve("-m", pair.gguf, "-c", 256, "-t", 1, *drafting) as server, ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda each: server.complete(**each, ignore_eos=True), asked))
+        found.append([answer["tokens"] for answer in answers])
+    assert found[0] == found[1]
+    assert sum(answer["timings"].get("draft_n_accepted", 0) for answer in answers) > 10
+
+
+def test_an_assistant_is_found_and_refused_by_name(pair: Gemma4Pair, tmp_path: Path) -> None:
+    found = find_sidecar(read_model(pair.gguf)[1])
+    assert found and found.files and found.files[0].path == pair.draft
+    with pytest.raises(IncompatibleModels, match="an assistant of Gemma 4, the target is a qwen35 model"):
+        require_models(write_target(tmp_path / "other.gguf", SOFT), pair.draft)
+    with pytest.raises(InputError, match="an assistant of Gemma 4, not a target"):
+        require_models(pair.draft)
