@@ -98,6 +98,8 @@ def fitting_name(data: dict[str, Any], file: Path, given: str | None = None) -> 
     """
     name = given or pre_tokenizer_name(data, file)
     problems = []
+    if reason := normalizer_problem(data):
+        problems.append(f"tokenizer.json: {reason}")
     steps = nodes(data.get("pre_tokenizer"), "pretokenizers")
     if any(step["type"] == "ByteLevel" and step.get("add_prefix_space", True) for step in steps):
         problems.append("tokenizer.json: ByteLevel's add_prefix_space is true, but llama.cpp adds no space to a text")
@@ -111,6 +113,13 @@ def fitting_name(data: dict[str, Any], file: Path, given: str | None = None) -> 
             f"{name}: {text!r} has other tokens"
         )
     return name, problems
+
+
+def normalizer_problem(data: dict[str, Any]) -> str | None:
+    """Return the reason why a normalizer changes tokens. NFC is accepted: texts are nearly always in this form."""
+    kinds = [step["type"] for step in nodes(data.get("normalizer"), "normalizers")]
+    others = [kind for kind in kinds if kind != "NFC"]
+    return f"its normalizer is {', '.join(others)}, which llama.cpp does not apply" if others else None
 
 
 def _text_of_merges(data: dict[str, Any], file: Path) -> str | None:

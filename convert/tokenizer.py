@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,7 +116,13 @@ def _added_tokens(data: dict[str, Any], settings: dict[str, Any]) -> dict[int, d
     added = {int(token["id"]): token for token in data.get("added_tokens") or []}
     for token_id, token in (settings.get("added_tokens_decoder") or {}).items():
         added[int(token_id)] = token
-    return added
+    composes = any(step["type"] == "NFC" for step in nodes(data.get("normalizer"), "normalizers"))
+    return {i: _composed(token) if composes and token.get("normalized") else token for i, token in added.items()}
+
+
+def _composed(token: dict[str, Any]) -> dict[str, Any]:
+    """Return a token with the text that is found in normalized text."""
+    return {**token, "content": unicodedata.normalize("NFC", token["content"])}
 
 
 def _looks_special(text: str) -> bool:
@@ -145,9 +152,19 @@ def _vocabulary(
         text = token["content"]
         _place(tokens, token_id, text)
         types[token_id] = CONTROL if token["special"] or _looks_special(text) else USER_DEFINED
-        if types[token_id] == USER_DEFINED:
-            tokens[token_id] = text.replace("\u2581", " ")  # as llama.cpp's converter does
-    return [f"[PAD{i}]" if text is None else text for i, text in enumerate(tokens)], types
+    texts = [f"[PAD{i}]" if text is None else text for i, text in enumerate(tokens)]
+    _require_unique(texts)
+    return texts, types
+
+
+def _require_unique(texts: list[str]) -> None:
+    """Raise ConversionError for a text with two ids, with which llama.cpp aborts."""
+    ids = {text: i for i, text in enumerate(texts)}
+    if len(ids) != len(texts):
+        text = next(text for i, text in enumerate(texts) if ids[text] != i)
+        raise ConversionError(
+            f"token {text!r} has the ids {texts.index(text)} and {ids[text]}; remove one of them from tokenizer.json"
+        )
 
 
 def _place(tokens: list[str | None], token_id: int, text: str) -> None:
@@ -194,15 +211,25 @@ def _special_texts(data: dict[str, Any], settings: dict[str, Any]) -> tuple[dict
             texts[name] = texts[other]
     adds = {"bos": False, "eos": False}  # always stated: llama.cpp's own default depends on the pre-tokenizer
     for node in nodes(data.get("post_processor"), "processors"):
+        if node["type"] in ("RobertaProcessing", "BertProcessing"):
+            node = _as_template(node)
         if node["type"] == "TemplateProcessing":
             _apply_template(node, texts, adds)
     return texts, adds
 
 
+def _as_template(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the template of a post-processor that puts a text between two tokens."""
+    first, last = node["cls"][0], node["sep"][0]
+    single = [{"SpecialToken": {"id": first}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": last}}]
+    return {"type": "TemplateProcessing", "single": single, "special_tokens": {first: {}, last: {}}}
+
+
 def _more_special(settings: dict[str, Any]) -> list[str]:
-    """Return the unnamed special tokens of tokenizer_config.json."""
+    """Return the additional special tokens of tokenizer_config.json."""
     stated = [settings.get(f"{name}_special_tokens") for name in ("additional", "extra")]
-    found = [token for tokens in stated if isinstance(tokens, list) for token in tokens]
+    lists = [list(tokens.values()) if isinstance(tokens, dict) else tokens for tokens in stated]  # names: tokens
+    found = [token for tokens in lists if isinstance(tokens, list) for token in tokens]
     return [str(token["content"] if isinstance(token, dict) else token) for token in found]
 
 
@@ -280,7 +307,5 @@ def _by_name(value: Any) -> Any:
 
 def _jinja_files(folder: Path) -> dict[str, str]:
     main = folder / "chat_template.jinja"
-    if not main.exists():
-        return {}
     extra = sorted((folder / "additional_chat_templates").glob("*.jinja"))
-    return {"default": read_text(main), **{path.stem: read_text(path) for path in extra}}
+    return {**({"default": read_text(main)} if main.exists() else {}), **{path.stem: read_text(path) for path in extra}}

@@ -204,11 +204,11 @@ def words_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]]) ->
     if len(codes) == len(zero) == len(scale) == 2 and zero[0] == scale[0] > 0 < scale[1]:
         bits, rest = divmod(32 * zero[1], scale[1])
         is_awq = codes[1] == zero[1] and bits == 4
-        if not rest and (is_awq or (codes[1] == scale[1] and bits in (2, 3, 4, 8) and not 32 * codes[0] % bits)):
+        if not rest and (is_awq or (codes[1] == scale[1] and 2 <= bits <= 8 and not 32 * codes[0] % bits)):
             return scale[1], codes[0] if is_awq else 32 * codes[0] // bits
     raise ConversionError(
-        f"words {list(codes)}, zero points {list(zero)} and scales {list(scale)} are not GPTQ's of 2, 3, 4 or 8 bits, "
-        "nor AWQ's of 4 bits"
+        f"words {list(codes)}, zero points {list(zero)} and scales {list(scale)} are not GPTQ's of 2 to 8 bits, nor "
+        "AWQ's of 4 bits"
     )
 
 

@@ -271,7 +271,7 @@ def torchao_blocked(rows: int, columns: int, size: int, bits: int) -> Callable[[
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    **{f"GPTQ, {bits} bits": gptq(bits) for bits in (2, 3, 4, 8)},
+    **{f"GPTQ, {bits} bits": gptq(bits) for bits in range(2, 9)},  # 5 to 7 bits are AutoRound's
     **{f"GPTQ v2, {bits} bits": gptq(bits, v2=True) for bits in (2, 3, 4, 8)},
     "GPTQ, columns by activation": gptq(4, shuffled=True),
     "AutoRound, auto_gptq": gptq(4, method="auto-round"),

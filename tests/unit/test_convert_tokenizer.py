@@ -165,11 +165,25 @@ def test_old_files_do_not_name_the_type(tmp_path: Path) -> None:
     assert read_tokenizer(checkpoint, VOCAB).pre == "qwen2"
 
 
-def test_spaces_of_added_tokens_are_written_as_spaces(tmp_path: Path) -> None:
+def test_added_tokens_keep_their_text(tmp_path: Path) -> None:
+    """U+2581 is no space in byte-level BPE, though llama.cpp's converter writes one."""
     checkpoint = open_folder(tmp_path, "qwen2")
     token = {"id": 490, "content": "\u2581\u2581", "special": False}
     edit(tmp_path, "tokenizer.json", lambda t: t["added_tokens"].append(token))
-    assert read_tokenizer(checkpoint, VOCAB).tokens[490] == "  "
+    assert read_tokenizer(checkpoint, VOCAB).tokens[490] == "\u2581\u2581"
+
+
+def test_a_normalized_token_has_the_text_that_is_found(tmp_path: Path) -> None:
+    """The accent is a character of its own in tokenizer.json. Two tokens of one text would end the engine."""
+    checkpoint = open_folder(tmp_path, "qwen2")
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False)
+    accent = {"id": 490, "content": "Cafe\u0301", "normalized": True, **flags}
+    edit(tmp_path, "tokenizer.json", lambda t: t.update(normalizer={"type": "NFC"}))
+    edit(tmp_path, "tokenizer.json", lambda t: t["added_tokens"].append(accent))
+    assert read_tokenizer(checkpoint, VOCAB).tokens[490] == "Caf\u00e9"
+    edit(tmp_path, "tokenizer.json", lambda t: t["added_tokens"].append({**accent, "id": 491}))
+    with pytest.raises(ConversionError, match="has the ids 490 and 491"):
+        read_tokenizer(checkpoint, VOCAB)
 
 
 @pytest.mark.parametrize("value", [7, [{"name": "default", "template": {"a": 1}}], {"default": 3}])
@@ -187,6 +201,10 @@ def test_chat_templates_by_name(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "a"}, {"name": "tool use", "template": "b"}]
     edit(tmp_path, "tokenizer_config.json", lambda c: c.update(chat_template=named))
     assert read_tokenizer(checkpoint, VOCAB).chat_templates == {"default": "a", "tool_use": "b"}
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("c")
+    assert read_tokenizer(checkpoint, VOCAB).chat_templates == {"rag": "c"}
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).chat_template == {"rag": "c"}
 
 
 @pytest.mark.parametrize(
@@ -223,13 +241,19 @@ def test_added_tokens_are_those_of_transformers(adds: tuple[bool, bool], stated:
     data = read_tokenizer(checkpoint, VOCAB)
     assert data.add_special == {"bos": len(ids) > 1 and adds[0], "eos": len(ids) > 1 and adds[1]}
     assert len(ids) == 1 + sum(adds)
+    if all(adds):
+        around = {"cls": [bos, ids[0]], "sep": [eos, ids[-1]]}
+        other = {"type": "RobertaProcessing", **around, "trim_offsets": True, "add_prefix_space": False}
+        edit(tmp_path, "tokenizer.json", lambda t: t.update(post_processor=other))
+        assert transformers.AutoTokenizer.from_pretrained(tmp_path)("x")["input_ids"] == ids
+        assert read_tokenizer(checkpoint, VOCAB) == data
 
 
 def test_a_special_token_outside_of_tokenizer_json(tmp_path: Path) -> None:
     """transformers makes an ordinary entry of the vocabulary special if tokenizer_config.json names it."""
     checkpoint = open_folder(tmp_path, "qwen2")
     edit(tmp_path, "tokenizer.json", lambda t: t["model"]["vocab"].update({"</s>": 490, "<u>": 491, "<v>": 492}))
-    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(eos_token="</s>", extra_special_tokens=["<u>"]))
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(eos_token="</s>", extra_special_tokens={"u": "<u>"}))
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert [reference(f"a{text}")["input_ids"][-1] for text in ("</s>", "<u>")] == [490, 491]
     assert read_tokenizer(checkpoint, VOCAB).types[490:493] == [CONTROL, CONTROL, NORMAL]
@@ -245,11 +269,23 @@ def with_unmerged_word(data: dict[str, Any], *, ignores: bool = True) -> None:
     data["model"]["ignore_merges"] = ignores
 
 
-@pytest.mark.parametrize("change", [with_prefix_space, with_unmerged_word])
-def test_what_a_gguf_cannot_state_is_refused_by_name(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+def with_normalizer(data: dict[str, Any]) -> None:
+    """No text of the later comparison contains this pattern."""
+    replaced = {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
+    data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, replaced]}
+
+
+STATED = {
+    "its normalizer is Replace": with_normalizer,
+    "add_prefix_space": with_prefix_space,
+    "ignore_merges is true.*qzqz": with_unmerged_word,
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_what_a_gguf_cannot_state_is_refused_by_name(name: str, tmp_path: Path) -> None:
     checkpoint = open_folder(tmp_path, "qwen2")
-    edit(tmp_path, "tokenizer.json", change)
-    name = "add_prefix_space" if change is with_prefix_space else "ignore_merges is true.*qzqz"
+    edit(tmp_path, "tokenizer.json", STATED[name])
     with pytest.raises(ConfigError, match=f"{name}.*--force-tokenizer"):
         read_tokenizer(checkpoint, 700)
     data = read_tokenizer(checkpoint, 700, force=True)

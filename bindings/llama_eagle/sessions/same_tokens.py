@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_eagle.convert.pre_tokenizers import load_encoder, nodes
+from llama_eagle.convert.pre_tokenizers import load_encoder, normalizer_problem
 from llama_eagle.convert.source.storage import read_json
 from llama_eagle.errors import EagleError, EnvironmentFailure
 from llama_eagle.sessions.chats.messages import render_chat
@@ -48,7 +48,6 @@ CHAT = (
 )
 MARKUP = re.compile(r"[<\[_][\x21-\x7e]{1,24}[>\]\[]")  # a vocabulary's entry that a loader could take for special
 MAX_MARKUP = 2000
-_NORMALIZER_OF_TEXTS = "NFC"
 
 
 @dataclass(frozen=True)
@@ -149,9 +148,8 @@ def _reason(found: Difference, stored: dict[str, Any], data: TokenizerData) -> s
         flags = [name for name in ("lstrip", "rstrip", "single_word", "normalized") if token.get(name)]
         if flags and token["content"] in found.text:
             return f": {token['content']!r} has the flag {flags[0]}, which a GGUF cannot state"
-    kinds = [node["type"] for node in nodes(stored.get("normalizer"), "normalizers")]
-    if others := [kind for kind in kinds if kind != _NORMALIZER_OF_TEXTS]:
-        return f": its normalizer is {', '.join(others)}, which llama.cpp does not apply"
+    if reason := normalizer_problem(stored):
+        return f": {reason}"
     if found.engine[1:] == found.reference or found.engine == found.reference[1:]:
         return ": one of them adds a token before a text"
     if taken and any(data.types[i] == 1 for i in extra if data.tokens[i] in taken):
