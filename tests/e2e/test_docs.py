@@ -44,6 +44,7 @@ NOT_RUN = {
     "docs/building.md: ": "builds llama.cpp",
     "docs/cluster.md: vllm": "another program",
     "docs/cluster.md: python -m sglang": "another program",
+    "docs/drafters.md: ": "tests/e2e/test_assistant.py makes such pairs",
     "docs/eagle-llama.md: from langchain": "another program: in the slow tests",
     "docs/exactness.md: llama-eagle check model.gguf --exact -ngl -1": "needs a GPU",
     "docs/gpu.md: ": "needs a GPU and builds llama.cpp",

@@ -276,14 +276,16 @@ def _target_facts(files: list[Header]) -> dict[str, Any]:
 def _draft_shares(target: list[Header], draft: list[Header]) -> dict[str, float]:
     """Return the bytes read for a drafted token, or a block, relative to a plain decode of the target, by output rows.
 
-    Drafts with a vocabulary of their own have no choice of rows.
+    Drafts with a vocabulary of their own have no choice of rows. Empty for a pair without a head.
     """
     own, theirs = ({name: each for file in files for name, each in file.tensors.items()} for files in (draft, target))
     arch = draft[0].architecture
     tied = None if arch in ("eagle3", "dflash") else own.get(EMBEDDINGS)
-    head = own.get(HEAD) or tied or theirs.get(HEAD) or theirs[EMBEDDINGS]
+    head = own.get(HEAD) or tied or theirs.get(HEAD) or theirs.get(EMBEDDINGS)
+    if head is None:
+        return {}
     body = sum(bytes_read(draft[0], each) for name, each in own.items() if name not in (HEAD, *LOOKED_UP))
-    head_bytes, n_rows = head.n_bytes or 0, head.shape[1]
+    head_bytes, n_rows = head.n_bytes or 0, head.n_elements // head.shape[0]
     can_trim = arch != "eagle3" and "d2t" not in own and "markov_w1.weight" not in own
     rows = {str(n): n for n in HEAD_ROWS if can_trim and n < n_rows} | {"all": n_rows}
     whole = bytes_per_token(target)

@@ -157,7 +157,7 @@ def _head_text(target: dict[str, Any]) -> str:
 
 def _price_text(draft: dict[str, Any] | None) -> str:
     """Describe the cost of drafting with a draft; "" if it is unknown."""
-    if draft is None or draft.get("step_share") is None:
+    if draft is None or not draft.get("step_share"):
         return ""
     shares = ", ".join(f"{share:.1%} with {rows} rows" for rows, share in draft["step_share"].items())
     per = "block of drafted tokens" if draft["drafts_blocks"] else "drafted token"
