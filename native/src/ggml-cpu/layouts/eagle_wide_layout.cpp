@@ -2,6 +2,7 @@
 #define GGML_COMMON_DECL_CPP
 #include <cstring>
 
+#include "eagle_simd.h"
 #include "eagle_wide.h"
 #include "ggml-common.h"
 
@@ -89,15 +90,23 @@ void set_fifth_bits(const uint32_t * c, uint8_t * qh) {
     put(qh, bits);
 }
 
+// Sign bits that differ from those of the plain type: codes have an offset of 128, but the odd ones are signed if words
+// are multiplied (word_products).
+#ifdef EAGLE_SIMD_VNNI
+constexpr uint32_t Q8_0_SIGNS = 0x80 * BYTES;
+#else
+constexpr uint32_t Q8_0_SIGNS = 0x00800080;
+#endif
+
 void get_codes(const block_q8_0 & b, uint32_t * c) {
     for (int v = 0; v < 8; ++v) {
-        c[v] = word((const uint8_t *) b.qs + 4 * v) ^ 0x80 * BYTES;
+        c[v] = word((const uint8_t *) b.qs + 4 * v) ^ Q8_0_SIGNS;
     }
 }
 
 void set_codes(const uint32_t * c, block_q8_0 & b) {
     for (int v = 0; v < 8; ++v) {
-        put((uint8_t *) b.qs + 4 * v, c[v] ^ 0x80 * BYTES);
+        put((uint8_t *) b.qs + 4 * v, c[v] ^ Q8_0_SIGNS);
     }
 }
 

@@ -102,13 +102,50 @@ struct iq4_xs : table_codes<block_iq4_xs_wide, iq4_values> {
     }
 };
 
+// --- activations of centered products --------------------------------------------------------------------------------
+
+// starts[i]: minus the codes' offset times the sums of the first two and of the last two of every four values, of the
+// 16 values from 16 * i.
+struct act256_centered : act256 {
+    int16_t starts[16][2];
+    static size_t of_row(const kernel &, int64_t n) { return (size_t) (n / 256) * sizeof(act256_centered); }
+};
+
+template <int OFFSET>
+void pack_centered(const kernel & k, const float * x, void * row, int64_t n, int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+        act256_centered & y = ((act256_centered *) row)[b];
+        pack_k(k, x + 256 * b, (act256 *) &y, n, 0, 1);
+        for (int i = 0; i < 16; ++i) {
+            int sums[2] = {0, 0};
+            for (int v = 0; v < 16; ++v) {
+                sums[v / 2 % 2] += y.qs[16 * i + v];
+            }
+            y.starts[i][0] = (int16_t) (-OFFSET * sums[0]);
+            y.starts[i][1] = (int16_t) (-OFFSET * sums[1]);
+        }
+    }
+}
+
 // --- products --------------------------------------------------------------------------------------------------------
+
+#ifdef EAGLE_SIMD_VNNI
+template <typename Type>
+using products_256 = products<Type::MAX>;
+#else
+template <typename Type>
+using products_256 = std::conditional_t < Type::OFFSET != 0 &&
+                     Type::MAX<64, centered_products<Type::MAX, Type::OFFSET>, products<Type::MAX>>;
+#endif
 
 template <typename Type>
 struct tile_256 {
     using block = typename Type::block;
-    using variant = products<Type::MAX>;
+    using variant = products_256<Type>;
+    using act = std::conditional_t<variant::CENTERED, act256_centered, act256>;
     static constexpr int SCALES = 256 / Type::SUB, ROWS[] = {variant::ROWS, Type::SUB == 16 ? 5 : 8};
+    static constexpr int AT_ONCE = LANES == WIDE ? variant::ROWS : variant::AT_ONCE;  // AVX-512 has the registers
+    static constexpr bool CORRECTED = Type::OFFSET != 0 && !variant::CENTERED;
 
     // Multiplies adjacent 16-bit pairs by the sums of their activations.
     static inline vi sum_of(const vi * pair, const act256 & x) {
@@ -121,80 +158,103 @@ struct tile_256 {
     }
 
     // Subtracts the contribution of the codes' offset, or of the mins.
-    template <int NR, int G>
-    EAGLE_INLINE static inline void add_block(vf (*acc)[NR], const block * const * w, int part,
-                                              const act256 * const * x, int prefetch_bytes, int prefetch_level) {
-        vi scale[G][SCALES], pair[G][SCALES / 2], sum[G][NR];
-        const vi * scales[G];
-        for (int g = 0; g < G; ++g) {
+    template <int NR, int V>
+    EAGLE_INLINE static inline void add_block(vf (*acc)[NR], const block * const * w, const int * part,
+                                              const act * const * x, int prefetch_bytes, int prefetch_level) {
+        vi scale[V][SCALES], pair[V][SCALES / 2], sum[V][NR];
+        const vi * scales[V];
+        for (int v = 0; v < V; ++v) {
             vi bytes[SCALES / 4], min[SCALES / 4];
-            Type::scales(*w[g], part, bytes, min);
+            Type::scales(*w[v], part[v], bytes, min);
             unroll<SCALES>(
-                [&](auto i) EAGLE_INLINE { scale[g][i] = variant::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
-            unroll<SCALES / 2>([&](auto p) EAGLE_INLINE {
-                constexpr int FIRST = 2 * p % 4;
-                pair[g][p] = Type::OFFSET != 0 ? v_pair16<Type::SIGNED, FIRST, FIRST + 1>(bytes[p / 2])
-                                               : v_pair16<false, FIRST, FIRST + 1>(min[p / 2]);
-            });
+                [&](auto i) EAGLE_INLINE { scale[v][i] = variant::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
+            if constexpr (!variant::CENTERED) {
+                unroll<SCALES / 2>([&](auto p) EAGLE_INLINE {
+                    constexpr int FIRST = 2 * p % 4;
+                    pair[v][p] = Type::OFFSET != 0 ? v_pair16<Type::SIGNED, FIRST, FIRST + 1>(bytes[p / 2])
+                                                   : v_pair16<false, FIRST, FIRST + 1>(min[p / 2]);
+                });
+            }
             for (int j = 0; j < NR; ++j) {
-                sum[g][j] = Type::OFFSET != 0 ? v_mul32(sum_of(pair[g], *x[j]), v_set1_32(-Type::OFFSET)) : v_zero();
+                sum[v][j] = CORRECTED ? v_mul32(sum_of(pair[v], *x[j]), v_set1_32(-Type::OFFSET)) : v_zero();
             }
         }
         for (int s = 0; s < 8; ++s) {
-            for (int g = 0; g < G; ++g) {
-                prefetch_eighth(*w[g], part, s, prefetch_bytes, prefetch_level);
-                scales[g] = scale[g] + 32 / Type::SUB * s;
+            for (int v = 0; v < V; ++v) {
+                prefetch_eighth(*w[v], part[v], s, prefetch_bytes, prefetch_level);
+                scales[v] = scale[v] + 32 / Type::SUB * s;
             }
             const int8_t * qs[NR];
+            const int16_t * start[NR] = {};
             for (int j = 0; j < NR; ++j) {
                 qs[j] = x[j]->qs + 32 * s;
+                if constexpr (variant::CENTERED) {
+                    start[j] = x[j]->starts[2 * s];
+                }
             }
-            add_32<Type, variant, true, NR, G>(sum, w, s, part, scales, qs);
+            if constexpr (NR <= AT_ONCE) {
+                add_32<Type, variant, true, NR, V, 0>(sum, w, part, s, scales, qs, start);
+            } else {
+                take_turns<NR, AT_ONCE>([&](auto first, auto n) EAGLE_INLINE {
+                    add_32<Type, variant, true, decltype(n)::value, V, decltype(first)::value>(sum, w, part, s, scales,
+                                                                                               qs, start);
+                });
+            }
         }
-        unroll<G>([&](auto g) EAGLE_INLINE {
-            const vf d = v_load_f16(w[g]->d + LANES * part);
+        unroll<V>([&](auto v) EAGLE_INLINE {
+            const vf d = v_load_f16(w[v]->d + LANES * part[v]);
             unroll<NR>([&](auto j) EAGLE_INLINE {
-                acc[g][j] = v_fma(v_float(sum[g][j]), v_mul(d, v_set1f(x[j]->d)), acc[g][j]);
+                acc[v][j] = v_fma(v_float(sum[v][j]), v_mul(d, v_set1f(x[j]->d)), acc[v][j]);
             });
             if constexpr (Type::OFFSET == 0) {
-                const vf dmin = v_load_f16(w[g]->dmin + LANES * part);
+                const vf dmin = v_load_f16(w[v]->dmin + LANES * part[v]);
                 unroll<NR>([&](auto j) EAGLE_INLINE {
-                    acc[g][j] = v_fnma(v_float(sum_of(pair[g], *x[j])), v_mul(dmin, v_set1f(x[j]->d)), acc[g][j]);
+                    acc[v][j] = v_fnma(v_float(sum_of(pair[v], *x[j])), v_mul(dmin, v_set1f(x[j]->d)), acc[v][j]);
                 });
             }
         });
     }
 
     template <int NR, int G>
-    static void run(const dot_args & a, const char * const * act, float * const * dst, int64_t i) {
-        const block * w[G];
-        vf acc[PARTS][G][NR];
-        for (int g = 0; g < G; ++g) {
-            w[g] = (const block *) (a.w + (i / WIDE + g) * a.w_stride);
+    static void run(const dot_args & a, const char * const * rows, float * const * dst, int64_t i) {
+        using vectors = pass_vectors<variant, G>;
+        constexpr int TURNS = vectors::TURNS, V = vectors::V;
+        const block * w[V];
+        vf acc[TURNS][V][NR];
+        for (int v = 0; v < V; ++v) {
+            w[v] = (const block *) (a.w + (i / WIDE + vectors::group(v)) * a.w_stride);
         }
-        each<PARTS, G, NR>([&](auto part, auto g, auto j) EAGLE_INLINE { acc[part][g][j] = v_zerof(); });
+        each<TURNS, V, NR>([&](auto turn, auto v, auto j) EAGLE_INLINE { acc[turn][v][j] = v_zerof(); });
         const int own = NR <= 3 ? PREFETCH_BYTES / 2 : PREFETCH_BYTES;  // memory-bound passes need a shorter distance
         const int prefetch_bytes = a.tune.prefetch_bytes > 0 ? a.tune.prefetch_bytes : own;
         for (int64_t b = 0; b < a.n / 256; ++b) {
-            const act256 * x[NR];
+            const act * x[NR];
             for (int j = 0; j < NR; ++j) {
-                x[j] = (const act256 *) act[j] + b;
+                x[j] = (const act *) rows[j] + b;
             }
-            unroll<PARTS>([&](auto part) EAGLE_INLINE {
-                add_block<NR, G>(acc[part], w, part, x, prefetch_bytes, a.tune.prefetch_level);
+            unroll<TURNS>([&](auto turn) EAGLE_INLINE {
+                int part[V];
+                for (int v = 0; v < V; ++v) {
+                    part[v] = vectors::part(turn, v);
+                }
+                add_block<NR, V>(acc[turn], w, part, x, prefetch_bytes, a.tune.prefetch_level);
                 forget_loads();
             });
-            for (int g = 0; g < G; ++g) {
-                ++w[g];
+            for (int v = 0; v < V; ++v) {
+                ++w[v];
             }
         }
-        each<PARTS, G, NR>([&](auto part, auto g, auto j)
-                               EAGLE_INLINE { v_storef(dst[j] + i + WIDE * g + LANES * part, acc[part][g][j]); });
+        each<TURNS, V, NR>([&](auto turn, auto v, auto j)
+                               EAGLE_INLINE { v_storef(dst[j] + i + vectors::row(turn, v), acc[turn][v][j]); });
     }
 };
 
 template <typename Type>
 constexpr kernel wide_256(ggml_type type) {
+    if constexpr (products_256<Type>::CENTERED) {
+        return {type, WIDE, 256, act256_centered::of_row, pack_centered<Type::OFFSET>, run_wide_tiles<tile_256<Type>>,
+                true};
+    }
     return {type, WIDE, 256, act_size_k, pack_k, run_wide_tiles<tile_256<Type>>, true};
 }
 

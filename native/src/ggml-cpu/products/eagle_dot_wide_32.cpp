@@ -15,8 +15,8 @@ template <typename Variant>
 struct act_32 {
     float d;
     union {
-        int32_t shift;  // minus the codes' offset times the sum of qs
-        float sum;      // d times the sum of qs, for weights with a minimum
+        int32_t shift;  // minus the codes' offset times the sum of the values
+        float sum;      // d times the sum of the values, for weights with a minimum
     };
     typename Variant::activation qs[32];
 };
@@ -33,11 +33,7 @@ void pack(const kernel &, const float * x, void * row, int64_t, int64_t begin, i
         auto & y = ((act_32<variant> *) row)[b];
         int8_t qs[32];
         y.d = pack32(x + 32 * b, qs);
-        variant::store(qs, y.qs);
-        int sum = 0;
-        for (int8_t q : qs) {
-            sum += q;
-        }
+        const int sum = variant::store(qs, y.qs);
         if constexpr (Type::HAS_MIN) {
             y.sum = y.d * (float) sum;
         } else {
@@ -97,32 +93,32 @@ struct tile_32 {
     using block = typename Type::block;
     using variant = products_32<Type::MAX>;
     using act = act_32<variant>;
-    static constexpr int AT_ONCE = variant::AT_ONCE, ROWS[] = {GROUPS > 1 ? 8 : 16, 16};
+    static constexpr int ROWS[] = {GROUPS > 1 ? 8 : 16, 16};
 
     // Adds to acc[..][FIRST ..].
-    template <int NR, int G, int FIRST, int ALL>
-    EAGLE_INLINE static inline void add_block(vf (*acc)[ALL], const block * const * w, int part,
+    template <int NR, int V, int FIRST, int ALL>
+    EAGLE_INLINE static inline void add_block(vf (*acc)[ALL], const block * const * w, const int * part,
                                               const act * const * x) {
-        vi sum[G][NR];
+        vi sum[V][NR];
         const typename variant::activation * qs[NR];
         for (int j = 0; j < NR; ++j) {
             const vi start = Type::HAS_MIN ? v_zero() : v_bcast32(&x[j]->shift);
-            for (int g = 0; g < G; ++g) {
-                sum[g][j] = start;
+            for (int v = 0; v < V; ++v) {
+                sum[v][j] = start;
             }
             qs[j] = x[j]->qs;
         }
-        add_32<Type, variant, false, NR, G>(sum, w, 0, part, nullptr, qs);
-        unroll<G>([&](auto g) EAGLE_INLINE {
-            const vf d = Type::scale(*w[g], part);
+        add_32<Type, variant, false, NR, V, 0>(sum, w, part, 0, nullptr, qs, nullptr);
+        unroll<V>([&](auto v) EAGLE_INLINE {
+            const vf d = Type::scale(*w[v], part[v]);
             unroll<NR>([&](auto j) EAGLE_INLINE {
-                vf & to = acc[g][FIRST + j];
-                to = v_fma(v_float(sum[g][j]), v_mul(d, v_set1f(x[j]->d)), to);
+                vf & to = acc[v][FIRST + j];
+                to = v_fma(v_float(sum[v][j]), v_mul(d, v_set1f(x[j]->d)), to);
             });
             if constexpr (Type::HAS_MIN) {
-                const vf m = Type::min(*w[g], part);
+                const vf m = Type::min(*w[v], part[v]);
                 unroll<NR>([&](auto j) EAGLE_INLINE {
-                    vf & to = acc[g][FIRST + j];
+                    vf & to = acc[v][FIRST + j];
                     to = v_fma(m, v_set1f(x[j]->sum), to);
                 });
             }
@@ -131,35 +127,41 @@ struct tile_32 {
 
     template <int NR, int G>
     static void run(const dot_args & a, const char * const * rows, float * const * dst, int64_t i) {
-        const block * w[G];
+        using vectors = pass_vectors<variant, G>;
+        constexpr int TURNS = vectors::TURNS, V = vectors::V;
+        const block * w[V];
         const act * x[NR];
-        vf acc[PARTS][G][NR];
-        for (int g = 0; g < G; ++g) {
-            w[g] = (const block *) (a.w + (i / WIDE + g) * a.w_stride);
+        vf acc[TURNS][V][NR];
+        for (int v = 0; v < V; ++v) {
+            w[v] = (const block *) (a.w + (i / WIDE + vectors::group(v)) * a.w_stride);
         }
         for (int j = 0; j < NR; ++j) {
             x[j] = (const act *) rows[j];
         }
-        each<PARTS, G, NR>([&](auto part, auto g, auto j) EAGLE_INLINE { acc[part][g][j] = v_zerof(); });
+        each<TURNS, V, NR>([&](auto turn, auto v, auto j) EAGLE_INLINE { acc[turn][v][j] = v_zerof(); });
         const int prefetch_bytes = a.tune.prefetch_bytes > 0 ? a.tune.prefetch_bytes : PREFETCH_BYTES;
         for (int64_t b = 0; b < a.n / 32; ++b) {
-            for (int g = 0; g < G; ++g) {
-                prefetch<sizeof(block)>(w[g], prefetch_bytes, a.tune.prefetch_level);
+            for (int v = 0; v < V; v += vectors::TOGETHER) {
+                prefetch<sizeof(block)>(w[v], prefetch_bytes, a.tune.prefetch_level);
             }
-            unroll<PARTS>([&](auto part) EAGLE_INLINE {
-                take_turns<NR, AT_ONCE>([&](auto first, auto n) EAGLE_INLINE {
-                    add_block<decltype(n)::value, G, decltype(first)::value>(acc[part], w, part, x + first);
+            unroll<TURNS>([&](auto turn) EAGLE_INLINE {
+                int part[V];
+                for (int v = 0; v < V; ++v) {
+                    part[v] = vectors::part(turn, v);
+                }
+                take_turns<NR, variant::AT_ONCE>([&](auto first, auto n) EAGLE_INLINE {
+                    add_block<decltype(n)::value, V, decltype(first)::value>(acc[turn], w, part, x + first);
                 });
             });
             for (int j = 0; j < NR; ++j) {
                 ++x[j];
             }
-            for (int g = 0; g < G; ++g) {
-                ++w[g];
+            for (int v = 0; v < V; ++v) {
+                ++w[v];
             }
         }
-        each<PARTS, G, NR>([&](auto part, auto g, auto j)
-                               EAGLE_INLINE { v_storef(dst[j] + i + WIDE * g + LANES * part, acc[part][g][j]); });
+        each<TURNS, V, NR>([&](auto turn, auto v, auto j)
+                               EAGLE_INLINE { v_storef(dst[j] + i + vectors::row(turn, v), acc[turn][v][j]); });
     }
 };
 

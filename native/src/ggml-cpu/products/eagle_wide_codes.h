@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -109,6 +110,15 @@ EAGLE_INLINE inline void take_turns(F && f) {
     });
 }
 
+// Vectors of weight rows that a pass computes together: TOGETHER parts of each of G groups.
+template <typename variant, int G>
+struct pass_vectors {
+    static constexpr int TOGETHER = std::min(variant::TOGETHER, PARTS), TURNS = PARTS / TOGETHER, V = TOGETHER * G;
+    static constexpr int group(int v) { return v / TOGETHER; }
+    static constexpr int part(int turn, int v) { return turn * TOGETHER + v % TOGETHER; }
+    static constexpr int row(int turn, int v) { return WIDE * group(v) + LANES * part(turn, v); }
+};
+
 // --- codes -----------------------------------------------------------------------------------------------------------
 
 // Shifts bits up (BY > 0) or down. They can cross into the next byte, so callers must mask the result.
@@ -151,13 +161,18 @@ inline vi code_of(const Codes & c, int s, int part) {
 //
 // A variant defines how products of `RUN` vectors of codes (each at most MAX) with a row's activations are summed:
 // open, add, and close into 32-bit lanes. Every step is exact in integers, so all variants have the same results. It
-// also defines the format of activations (`activation`, `store`), the activations of vector K of the codes (`values`),
-// the number of rows in a turn (`AT_ONCE`), and the scale factor from byte K of each lane (`scale`).
+// also defines the format of activations (`activation`; `store` returns the sum of those whose codes have an offset),
+// the activations of vector K of the codes (`values`), the number of rows in a turn (`AT_ONCE`), the number of parts
+// that share loaded activations (`TOGETHER`), and the scale factor from byte K of each lane (`scale`). Two parts and
+// five rows need ten sums, which fit the registers of AVX2.
 
 struct int8_activations {
     using activation = int8_t;
-    static constexpr int AT_ONCE = 8;
-    static inline void store(const int8_t * q, int8_t * to) { std::copy(q, q + 32, to); }
+    static constexpr bool CENTERED = false;
+    static inline int store(const int8_t * q, int8_t * to) {
+        std::copy(q, q + 32, to);
+        return std::accumulate(q, q + 32, 0);
+    }
     template <int K>
     static inline vi values(const int8_t * x) {
         return v_bcast32(x + 4 * K);
@@ -169,7 +184,7 @@ struct int8_activations {
 template <int MAX>
 struct products : int8_activations {
     using sums = vi;
-    static constexpr int RUN = VECTORS, ROWS = LANES == WIDE ? 12 : 8;
+    static constexpr int RUN = VECTORS, AT_ONCE = 8, TOGETHER = 1, ROWS = LANES == WIDE ? 12 : 8;
     template <bool SIGNED, int K>
     static inline vi scale(vi bytes) {
         const vi top = v_shl32<24 - 8 * K>(bytes);
@@ -221,7 +236,8 @@ struct sums_of_pairs : int8_activations {
 template <int MAX>
 struct products : sums_of_pairs {
     using sums = vi;
-    static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2, ROWS = 8;
+    static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2;
+    static constexpr int AT_ONCE = 5, TOGETHER = 2, ROWS = 9;
     static_assert(FIT >= RUN, "codes are too large");
     template <bool SCALED>
     static inline vi open(vi) {
@@ -238,6 +254,17 @@ struct products : sums_of_pairs {
     }
 };
 
+// Codes with an offset and a scale for every 16 values: sums start at minus the offset times the sums of the
+// activations, which are part of the activation row. Only the last sum must fit in 16 bits; the ones before may wrap
+// around.
+template <int MAX, int OFFSET>
+struct centered_products : products<MAX> {
+    static constexpr int RUN = 4;
+    static constexpr bool CENTERED = true;
+    static_assert(2 * 127 * MAX < 32768 && 2 * RUN * 127 * std::max(OFFSET, MAX - OFFSET) < 32768,
+                  "codes are too large");
+};
+
 struct vi_pair {
     vi high, low;
 };
@@ -246,7 +273,7 @@ struct vi_pair {
 template <>
 struct products<255> : sums_of_pairs {
     using sums = vi_pair;
-    static constexpr int RUN = VECTORS, ROWS = 5;
+    static constexpr int RUN = VECTORS, AT_ONCE = 5, TOGETHER = 1, ROWS = 5;
     template <bool SCALED>
     static inline vi_pair open(vi) {
         return {v_zero(), v_zero()};
@@ -267,19 +294,26 @@ struct products<255> : sums_of_pairs {
 };
 
 struct vi_words {
-    vi even, odd;
+    vi both, odd;
 };
 
-// 8-bit codes with 16-bit activations: sums need no closing step, and one register per row leaves room for more rows.
-// Of each four adjacent values the even ones are stored first.
+// 8-bit codes with 16-bit activations: sums need no closing step. A word of two codes is even + 256 * odd, with the
+// even code unsigned and the odd one signed, and is multiplied as it is. That counts the odd code 256 times with the
+// even activation, so the odd code's activation is stored minus 256 times the even one. Of each four activations the
+// even ones are stored first.
 struct word_products {
     using sums = vi;
     using activation = int16_t;
-    static constexpr int RUN = VECTORS, AT_ONCE = 10;
-    static inline void store(const int8_t * q, int16_t * to) {
+    static constexpr bool CENTERED = false;
+    static constexpr int RUN = VECTORS, AT_ONCE = 5, TOGETHER = 2;
+    static inline int store(const int8_t * q, int16_t * to) {
+        int even = 0;
         for (int i = 0; i < 32; i += 4) {
-            to[i] = q[i], to[i + 1] = q[i + 2], to[i + 2] = q[i + 1], to[i + 3] = q[i + 3];
+            to[i] = q[i], to[i + 1] = q[i + 2];
+            to[i + 2] = (int16_t) (q[i + 1] - 256 * q[i]), to[i + 3] = (int16_t) (q[i + 3] - 256 * q[i + 2]);
+            even += q[i] + q[i + 2];
         }
+        return even;
     }
     template <int K>
     static inline vi_words values(const int16_t * x) {
@@ -291,11 +325,14 @@ struct word_products {
     }
     template <typename Type, int K, typename Block>
     static inline vi_words codes(const Block & w, int s, int part) {
-        const vi q = Type::template code<K>(w, s, part);
-        return {v_and(q, v_set1_16(255)), v_shr16<8>(q)};
+        vi q = Type::template code<K>(w, s, part);
+        if constexpr (!Type::ODD_ARE_SIGNED) {
+            q = v_xor(q, v_set1_16(-32768));
+        }
+        return {q, v_sra16<8>(q)};
     }
     static inline void add(vi & p, vi_words q, vi_words x) {
-        p = v_dpwssd(p, q.even, x.even);
+        p = v_dpwssd(p, q.both, x.both);
         keep_chain(p);
         p = v_dpwssd(p, q.odd, x.odd);
         keep_chain(p);
@@ -312,36 +349,42 @@ using products_32 = std::conditional_t<MAX == 255, word_products, products<MAX>>
 
 #endif
 
-// Adds the products of 32 values of each weight row with NR activation rows to `sum`, for G groups of weight rows that
-// share the loaded activations. A scale applies to Type::SUB values.
-template <typename Type, typename variant, bool SCALED, int NR, int G, typename Block>
-EAGLE_INLINE inline void add_32(vi (*sum)[NR], const Block * const * w, int s, int part, const vi * const * scale,
-                                const typename variant::activation * const * x) {
+// Adds the products of 32 values of each weight row with activation rows [FIRST, FIRST + NR) to `sum`, for V vectors of
+// weight rows that share the loaded activations: part[v] of w[v]. A scale applies to Type::SUB values. `start` is read
+// by centered products.
+template <typename Type, typename variant, bool SCALED, int NR, int V, int FIRST, int ALL, typename Block>
+EAGLE_INLINE inline void add_32(vi (*sum)[ALL], const Block * const * w, const int * part, int s,
+                                const vi * const * scale, const typename variant::activation * const * x,
+                                const int16_t * const * start) {
     constexpr int RUN = std::min(variant::RUN, Type::SUB / 4);
     unroll<VECTORS / RUN>([&](auto run) EAGLE_INLINE {
-        typename variant::sums p[G][NR];
-        for (int g = 0; g < G; ++g) {
+        typename variant::sums p[V][NR];
+        for (int v = 0; v < V; ++v) {
             for (int j = 0; j < NR; ++j) {
-                p[g][j] = variant::template open<SCALED>(sum[g][j]);
+                if constexpr (variant::CENTERED) {
+                    p[v][j] = v_bcast32(start[FIRST + j] + 2 * run);
+                } else {
+                    p[v][j] = variant::template open<SCALED>(sum[v][FIRST + j]);
+                }
             }
         }
         unroll<RUN>([&](auto k) EAGLE_INLINE {
             constexpr int K = decltype(run)::value * RUN + decltype(k)::value;
-            decltype(variant::template codes<Type, K>(*w[0], s, part)) q[G];
-            for (int g = 0; g < G; ++g) {
-                q[g] = variant::template codes<Type, K>(*w[g], s, part);
+            decltype(variant::template codes<Type, K>(*w[0], s, 0)) q[V];
+            for (int v = 0; v < V; ++v) {
+                q[v] = variant::template codes<Type, K>(*w[v], s, part[v]);
             }
             for (int j = 0; j < NR; ++j) {
-                const auto values = variant::template values<K>(x[j]);
-                for (int g = 0; g < G; ++g) {
-                    variant::add(p[g][j], q[g], values);
+                const auto values = variant::template values<K>(x[FIRST + j]);
+                for (int v = 0; v < V; ++v) {
+                    variant::add(p[v][j], q[v], values);
                 }
             }
         });
-        for (int g = 0; g < G; ++g) {
-            const vi by = SCALED ? scale[g][decltype(run)::value * RUN * 4 / Type::SUB] : v_zero();
+        for (int v = 0; v < V; ++v) {
+            const vi by = SCALED ? scale[v][decltype(run)::value * RUN * 4 / Type::SUB] : v_zero();
             for (int j = 0; j < NR; ++j) {
-                sum[g][j] = variant::template close<SCALED>(sum[g][j], p[g][j], by);
+                sum[v][FIRST + j] = variant::template close<SCALED>(sum[v][FIRST + j], p[v][j], by);
             }
         }
     });
@@ -367,6 +410,7 @@ struct mxfp4_values {
 template <typename Block>
 struct plain_codes {
     using block = Block;
+    static constexpr bool ODD_ARE_SIGNED = true;  // of 8-bit codes, if words are multiplied
     template <int K>
     static inline vi code(const Block & w, int s, int part) {
         return code_of<K>(w.codes, s, part);
@@ -377,6 +421,7 @@ template <typename Block, typename Values>
 struct table_codes {
     using block = Block;
     static constexpr int MAX = Values::MAX, OFFSET = Values::OFFSET;
+    static constexpr bool ODD_ARE_SIGNED = false;
     template <int K>
     static inline vi code(const Block & w, int s, int part) {
         return v_lookup(Values::TABLE, code_of<K>(w.codes, s, part));
