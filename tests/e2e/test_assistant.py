@@ -1,4 +1,4 @@
-"""Gemma 4's assistant as the drafter: logits as in transformers, equal texts, saved states, slots, refusals."""
+"""Drafts for Gemma 4, mainly its assistant: logits of transformers, equal texts, saved states, slots, refusals."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fixtures.gemma4 import N_VOCAB, WIDTH, WINDOW, Gemma4Pair, make_gemma4_pair
+from fixtures.gemma4 import N_VOCAB, WIDTH, WINDOW, Gemma4Pair, make_gemma4_pair, write_gemma4_eagle3
 from fixtures.llama_pairs import SOFT, complete, load
 from fixtures.native import NativeTarget, draft_with_probs
 from fixtures.serving import serve
 from fixtures.tiny_gguf import write_target
 from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf.header import read_model
-from llama_eagle.gguf.pairing import require_models
+from llama_eagle.gguf.pairing import check_models, require_models
+from llama_eagle.gguf.reading import bytes_per_token
 from llama_eagle.gguf.sidecars import find_sidecar
 from llama_eagle.native.calls import FLOATS, check
 from llama_eagle.sessions.models import Model
@@ -116,6 +117,21 @@ def test_texts_are_those_of_plain_decoding(pair: Gemma4Pair) -> None:
         assert 0 < n_accepted < n_drafted
 
 
+def test_an_eagle3_draft_reads_the_states_of_transformers(pair: Gemma4Pair, tmp_path: Path) -> None:
+    tokens, layers = random.Random(3).choices(range(300, N_VOCAB), k=40), (1, 3, 5)
+    with torch.no_grad():
+        states = pair.target(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    with NativeTarget(pair.gguf, layers=layers) as target:
+        for layer, found in target.features(tokens).items():
+            theirs = states[layer][0].numpy()
+            assert np.abs(found - theirs).max() < 1e-3 * np.abs(theirs).max()  # ggml's GELU is a table in 16 bits
+    files = {"target": pair.gguf, "draft": write_gemma4_eagle3(tmp_path / "eagle3.gguf", layers)}
+    with load(files, draft=None) as plain, load(files, n_draft=3, lookup=False) as llm:
+        for options in ({"temperature": 0}, {"seed": 3, **FLAT}):
+            assert complete(llm, "abc", **options)["text"] == complete(plain, "abc", **options)["text"]
+        assert llm.speculative_stats.n_drafted > 0
+
+
 def test_clients_of_a_server_read_the_text_of_plain_decoding(pair: Gemma4Pair) -> None:
     rng = random.Random(2)
     asked = [
@@ -135,6 +151,9 @@ def test_clients_of_a_server_read_the_text_of_plain_decoding(pair: Gemma4Pair) -
 def test_an_assistant_is_found_and_refused_by_name(pair: Gemma4Pair, tmp_path: Path) -> None:
     found = find_sidecar(read_model(pair.gguf)[1])
     assert found and found.files and found.files[0].path == pair.draft
+    share = bytes_per_token(found.files) / bytes_per_token(read_model(pair.gguf)[1])
+    about = check_models(pair.gguf, pair.draft).draft
+    assert about is not None and about["step_share"] == {"all": pytest.approx(share, abs=1e-4)}
     with pytest.raises(IncompatibleModels, match="an assistant of Gemma 4, the target is a qwen35 model"):
         require_models(write_target(tmp_path / "other.gguf", SOFT), pair.draft)
     with pytest.raises(InputError, match="an assistant of Gemma 4, not a target"):
