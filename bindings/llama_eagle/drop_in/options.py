@@ -251,7 +251,8 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Head
         n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))
         memory = DraftContext(draft, choice.options.draft_n_ctx) if draft is not None else None
-        require_memory(target, n_ctx, *(F16 if kind is None else kind for kind in types), memory)
+        type_k, type_v = (F16 if kind is None else kind for kind in types)
+        require_memory(target, n_ctx, type_k, type_v, memory)
     return draft
 
 
