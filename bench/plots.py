@@ -16,7 +16,7 @@ A new machine is one more file. Every section of a file may be left out:
 | `busy` | tokens/s while other programs compute |
 | `clients` | tokens/s of all clients of a server together |
 | `memory` | MiB of a loaded model |
-| `memory_wall` | tokens/s of the 0.8B shape with EAGLE-3 drafts at `limit` GB/s (bench/studies/memory_wall.py) |
+| `memory_wall` | tokens/s of the 0.8B shape at `limit` GB/s (bench/studies/memory_wall.py) |
 """
 
 from __future__ import annotations
@@ -298,8 +298,9 @@ def rows_table(machines: list[Machine]) -> list[str]:
 def wall_table(machines: list[Machine]) -> list[str]:
     """Return the Markdown rows of the table of emulated memory bandwidths."""
     rows = [
-        "| CPU, build | type | GB/s | plain: llama.cpp, ours | drafts: llama.cpp, ours | over plain | over llama.cpp |",
-        "|---|---|---|---|---|---|---|",
+        "| CPU, build | type | drafter | GB/s | plain: llama.cpp, ours | drafts: llama.cpp, ours | over plain "
+        "| over llama.cpp |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for machine, entry in entries(machines, "memory_wall"):
         build, limit = f"{machine['name']}, {entry['build']}", entry["limit"] or "no limit"
@@ -308,7 +309,8 @@ def wall_table(machines: list[Machine]) -> list[str]:
         )
         theirs = max(entry[side] or 0 for side in LOOKUP_SIDES[0])
         gains = [f"{entry['drafted'] / base:.2f}" if base else "" for base in (entry["ours"], theirs)]
-        rows.append(f"| {build} | {entry['type']} | {limit} | {plain} | {drafted} | {' | '.join(gains)} |")
+        kind = f"{entry['type']} | {entry['drafter']}"
+        rows.append(f"| {build} | {kind} | {limit} | {plain} | {drafted} | {' | '.join(gains)} |")
     return rows
 
 

@@ -66,14 +66,14 @@ class Cell:
     is_upstream: bool = False
 
     def keys(self, args: argparse.Namespace) -> list[str]:
-        """Return the names of the measurements, the most important ones first."""
+        """Return the names of the measurements. `auto` is not the first, in which products choose their variants."""
         if self.drafter == NONE:
             return [PLAIN]
         if self.drafter == LOOKUP:
             return [*LOOKUPS] if self.is_upstream else [AUTO]
         if self.is_upstream:
             return [*map(str, args.peer_lengths)]
-        return [AUTO, *map(str, args.lengths), *([STEPS] if args.steps else [])]
+        return [*map(str, args.lengths), AUTO, *([STEPS] if args.steps else [])]
 
     @property
     def title(self) -> str:
