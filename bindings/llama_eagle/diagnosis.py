@@ -23,9 +23,7 @@ from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions
 
 NAME = 20  # columns of the first field of a line
-# Bytes per second of 8-bit weights that a core multiplies by one row (Zen 3 and 4): orders of magnitude, for a remark.
-ROW_RATES = {"AVX512": 120e9, "AVX2": 55e9}
-FEW_ROWS = 4
+SHARED = 0.6  # threads that read less than this of what each reads alone wait for the memory that they share
 PACKAGES = ("llama-eagle", "llama-cpp-python", "gguf", "numpy", "safetensors", "huggingface_hub")
 
 
@@ -89,7 +87,7 @@ def examine(
         report["exact"] = exact.devices()
         report["rpc_servers"] = [_remote(device) for device in rpc.query(*load.rpc_servers)]
         report["placement"] = _placement(model, load) if model else []
-        report["memory_bandwidth"] = memory_bandwidth(report["cpu_features"]) if measures_memory else None
+        report["memory_bandwidth"] = memory_bandwidth() if measures_memory else None
     except EagleError as error:
         report["problems"].append(str(error))
     return report
@@ -147,27 +145,28 @@ def _processor_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def memory_bandwidth(cpu_features: list[str]) -> dict[str, Any]:
-    """Measure the bytes/s that all threads and one read, and estimate the rows that cost no more than one.
+def memory_bandwidth() -> dict[str, Any]:
+    """Measure the bytes/s that all threads and one read.
 
-    rows: a pass computes this number of rows while it reads the weights; None for unknown processors.
+    scaling: what all threads read, as a share of what each would read alone; None for one thread.
     """
     n = int(read_cores().as_dict()["default_threads"])
     rate, rate_of_one = read_rates((n, 1))
-    row_rate = next((ROW_RATES[name] for name in ROW_RATES if name in cpu_features), None)
-    rows = None if row_rate is None else max(1, round(row_rate * n / rate))
-    return {"threads": n, "read_rate": rate, "read_rate_of_one": rate_of_one, "rows": rows}
+    scaling = None if n == 1 else rate / (n * rate_of_one)
+    return {"threads": n, "read_rate": rate, "read_rate_of_one": rate_of_one, "scaling": scaling}
 
 
 def _bandwidth_lines(found: dict[str, Any]) -> list[str]:
-    rates = f"{found['read_rate'] / 1e9:.1f} GB/s with {found['threads']} threads"
-    lines = [f"{'memory bandwidth':<{NAME}} {rates}, {found['read_rate_of_one'] / 1e9:.1f} with one"]
-    if found["rows"] is None:
+    rate, n = found["read_rate"] / 1e9, found["threads"]
+    of_one = found["read_rate_of_one"] / 1e9
+    lines = [f"{'memory bandwidth':<{NAME}} {rate:.1f} GB/s with {n} threads, {of_one:.1f} with one"]
+    lines.append(f"{'plain decoding':<{NAME}} at most {rate:.1f} tokens/s per GB of a model's weights")
+    if found["scaling"] is None:
         return lines
-    if found["rows"] >= FEW_ROWS:
-        what = f"memory limits decoding: about {found['rows']} rows cost as much as one, so drafts gain most"
+    if found["scaling"] < SHARED:
+        what = "threads wait for memory: more rows in a pass are cheap, and a draft costs the bytes that it reads"
     else:
-        what = "computation limits decoding: each row of a draft costs time, so drafts gain less"
+        what = "each thread reads at full speed: more rows in a pass cost computing time, so short drafts gain most"
     return [*lines, f"{'drafts':<{NAME}} {what}"]
 
 

@@ -82,7 +82,10 @@ def test_doctor() -> None:
     assert report["total_mib"] > 0
     text = llama_eagle("doctor", "--memory").stdout
     assert re.search(r"^memory bandwidth +[\d.]+ GB/s with \d+ threads, [\d.]+ with one$", text, re.M)
-    assert re.search(r"^drafts +(memory|computation) limits decoding", text, re.M)
+    (bound,) = re.findall(r"^plain decoding +at most ([\d.]+) tokens/s per GB", text, re.M)
+    assert f" {bound} GB/s with " in text
+    one = report["default_threads"] == 1
+    assert bool(re.search(r"^drafts +(threads wait for memory|each thread reads at full speed)", text, re.M)) is not one
     for part in (f"{report['physical_cores']} physical", f"{report['default_threads']} by default", "quota: "):
         assert part in text
 
