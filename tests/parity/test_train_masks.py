@@ -40,11 +40,15 @@ def user(n: int) -> Message:
     return {"role": "user", "content": f"USER{n}X"}
 
 
-def answer(n: int, *, reasons: bool = False, calls: bool = False) -> Message:
-    call = {"id": f"call0000{n}", "type": "function", "function": {"name": "look", "arguments": {"q": f"CALL{n}X"}}}
-    message: Message = {"role": "assistant", "content": None if calls else f"ANSWER{n}X"}
+def calls(*numbers: int) -> list[Message]:
+    functions = {f"call0000{n}": {"name": "look", "arguments": {"q": f"CALL{n}X"}} for n in numbers}
+    return [{"id": name, "type": "function", "function": function} for name, function in functions.items()]
+
+
+def answer(n: int, *, reasons: bool = False, has_call: bool = False) -> Message:
+    message: Message = {"role": "assistant", "content": None if has_call else f"ANSWER{n}X"}
     message |= {"reasoning_content": f"REASON{n}X"} if reasons else {}
-    return message | ({"tool_calls": [call]} if calls else {})
+    return message | ({"tool_calls": calls(n)} if has_call else {})
 
 
 def result(n: int) -> Message:
@@ -55,21 +59,24 @@ CHATS: dict[str, list[Message]] = {
     "plain": [user(1), answer(1), user(2), answer(2)],
     "system": [SYSTEM, user(1), answer(1), user(2), answer(2)],
     "reasoning": [SYSTEM, user(1), answer(1, reasons=True), user(2), answer(2, reasons=True)],
-    "tools": [user(1), answer(1, calls=True), result(1), answer(2), user(3), answer(3)],
+    "tools": [user(1), answer(1, has_call=True), result(1), answer(2), user(3), answer(3)],
     "all": [
-        SYSTEM, user(1), answer(1, reasons=True, calls=True), result(1), answer(2, reasons=True), user(3),
+        SYSTEM, user(1), answer(1, reasons=True, has_call=True), result(1), answer(2, reasons=True), user(3),
         answer(3, reasons=True),
     ],
+    "inline": [user(1), {**answer(1), "content": "<think>\nREASON1X\n</think>\n\nANSWER1X"}, user(2), answer(2)],
+    "twice": [user(1), {**answer(1, has_call=True), "tool_calls": calls(1, 2)}, result(1), result(2), answer(3)],
 }  # fmt: skip
 # Templates that cannot render some conversations, in this project or anywhere.
 FAIL = {
     "CohereForAI-c4ai-command-r-plus-tool_use": tuple(CHATS),
     "fireworks-ai-llama-3-firefunction-v2": tuple(CHATS),
-    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": ("plain", "system", "reasoning"),
-    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": ("plain", "system", "reasoning"),
-    "llama-cpp-deepseek-r1": ("tools", "all"),
-    "Kimi-K2-Instruct": ("tools", "all"),
-    "Kimi-K2-Thinking": ("tools", "all"),
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": ("plain", "system", "reasoning", "inline"),
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": ("plain", "system", "reasoning", "inline"),
+    "llama-cpp-deepseek-r1": ("tools", "all", "twice"),
+    "Kimi-K2-Instruct": ("tools", "all", "twice"),
+    "Kimi-K2-Thinking": ("tools", "all", "twice"),
+    **{f"meta-llama-Llama-{name}-Instruct": ("twice",) for name in ("3.1-8B", "3.2-3B", "3.3-70B")},
 }
 # Templates with prompts that do not show where an answer begins.
 UNCLEAR = {
@@ -122,7 +129,7 @@ def spans_of(tokenizer: CheckpointTokenizer, sample: Sample) -> tuple[str, list[
 def test_answers_alone_are_learned_or_the_line_is_refused(name: str, tokenizer: CheckpointTokenizer) -> None:
     tokenizer.chat_template = (TEMPLATES / f"{name}.jinja").read_text()
     for kind, messages in CHATS.items():
-        has_tools = kind in ("tools", "all")
+        has_tools = kind in ("tools", "all", "twice")
         try:
             samples = make(tokenizer, messages, has_tools)
         except InputError as error:

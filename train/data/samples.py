@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -306,7 +307,12 @@ def _n_common(a: str, b: str) -> int:
 
 
 def _reasoning(message: Message) -> str:
-    return next((message[key].strip() for key in REASONING if isinstance(message.get(key), str)), "")
+    """Return the reasoning of an answer, which has a key of its own or begins the content."""
+    if message["role"] != "assistant":
+        return ""
+    content = message.get("content")
+    inline = content.rpartition(THINK_END)[0].rpartition(THINK)[2] if isinstance(content, str) else ""
+    return next((message[key].strip() for key in REASONING if isinstance(message.get(key), str)), inline.strip())
 
 
 def _with_reasoning(message: Message, turn: Turn, prompt: str) -> Turn:
@@ -323,10 +329,10 @@ def _missing(message: Message, turn: Turn) -> str:
     answer = turn.text[turn.start :]
     parts = message["content"] if isinstance(message["content"], list) else [{"text": message["content"] or ""}]
     texts = [str(part.get("text", "")).rpartition(THINK_END)[2] for part in parts]
-    names = [(call.get("function") or call).get("name") for call in message.get("tool_calls") or ()]
+    names = Counter(str((call.get("function") or call).get("name")) for call in message.get("tool_calls") or ())
     missing = {
         "the content": any(text.strip() not in answer for text in texts),
-        "the calls": any(str(name) not in answer for name in names),
+        "the calls": any(answer.count(name) < n for name, n in names.items()),
         "the reasoning": _reasoning(message) not in answer,
     }
     return next((part for part, applies in missing.items() if applies), "")
