@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.serving import Served, serve
 from fixtures.targets import make_target
-from fixtures.tiny_gguf import write_sliding_window_target
+from fixtures.tiny_gguf import write_reranker, write_sliding_window_target
 from llama_eagle import EagleLlama
 from llama_eagle.convert.targets import TargetOptions, convert_target
 
@@ -65,8 +67,9 @@ def sliding(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     return "-m", target, "-d", "none", "-c", 4096, "-t", 1, "--"
 
 
-def test_a_list_with_a_sliding_window(sliding: tuple[object, ...]) -> None:
-    with serve(*sliding, "--embeddings", "--pooling", "mean") as server:
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_list_with_a_sliding_window(sliding: tuple[object, ...], pooling: str) -> None:
+    with serve(*sliding, "--embeddings", "--pooling", pooling) as server:
         alone = [vectors(server, [text])[0] for text in texts()]
         assert abs(np.dot(alone[0], alone[1])) < 0.999
         for n in LENGTHS:
@@ -74,22 +77,56 @@ def test_a_list_with_a_sliding_window(sliding: tuple[object, ...]) -> None:
                 assert np.dot(found, one) > 0.9999
 
 
-def vectors(server: Served, given: list[str]) -> list[np.ndarray]:
-    status, answer = server.post("/v1/embeddings", {"input": given, "model": "m"})
+def vectors(server: Served, given: list[str], **more: object) -> list[np.ndarray]:
+    status, answer = server.post("/v1/embeddings", {"input": given, "model": "m", **more})
     assert status == 200, answer
     return [np.array(entry["embedding"]) for entry in answer["data"]]
 
 
-def test_a_document_in_a_list_has_the_score_that_it_has_alone(tmp_path: Path) -> None:
-    target = write_sliding_window_target(tmp_path / "target.gguf", window=16)
-    with serve("-m", target, "-d", "none", "-c", 4096, "-t", 1, "--", "--reranking") as server:
-        alone = [scores(server, [text])[0] for text in texts()]
-        assert np.std(alone) > 1e-3
-        for n in LENGTHS:
-            assert np.abs(np.array(scores(server, texts()[:n])) - alone[:n]).max() < 1e-3
+def test_vectors_of_fewer_dimensions(server: Served) -> None:
+    (whole,) = vectors(server, ["one two"])
+    (short,) = vectors(server, ["one two"], dimensions=8, encoding_format=None)
+    assert np.allclose(short, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
+    given = {"input": "one two", "dimensions": 8, "encoding_format": "base64"}
+    text = server.post("/v1/embeddings", given)[1]["data"][0]["embedding"]
+    assert np.allclose(np.frombuffer(base64.b64decode(text), "<f4"), short, atol=1e-6)
+    wrong = [("/v1/embeddings", {"dimensions": n}) for n in (0, -1, 1000, "8")]
+    wrong += [("/embedding", {"dimensions": 8}), ("/embedding", {"encoding_format": "base64"})]
+    for path, more in wrong:
+        status, answer = server.post(path, {"input": "one two", **more})
+        assert status == 400 and f"'{next(iter(more))}'" in answer["error"]["message"], answer
+
+
+@pytest.fixture(scope="module")
+def ranking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    target = write_reranker(tmp_path_factory.mktemp("target") / "target.gguf", window=16)
+    with serve("-m", target, "-d", "none", "-c", 4096, "-t", 1, "--", "--reranking") as running:
+        yield running
+
+
+def test_a_document_in_a_list_has_the_score_that_it_has_alone(ranking: Served) -> None:
+    alone = [scores(ranking, [text])[0] for text in texts()]
+    assert np.std(alone) > 1e-3
+    for n in LENGTHS:
+        assert np.abs(np.array(scores(ranking, texts()[:n])) - alone[:n]).max() < 1e-3
 
 
 def scores(server: Served, documents: list[str]) -> list[float]:
     status, answer = server.post("/v1/rerank", {"query": "one two", "documents": documents})
     assert status == 200, answer
     return [entry["relevance_score"] for entry in sorted(answer["results"], key=lambda entry: entry["index"])]
+
+
+def test_forms_of_rankings(ranking: Served) -> None:
+    given = {"query": "one", "documents": [{"text": "two"}, "three"], "return_documents": True, "top_n": 1}
+    (best,) = ranking.post("/v1/rerank", given)[1]["results"]
+    assert best["document"] == {"text": ["two", "three"][best["index"]]}
+    for more in ({"top_n": 0}, {"top_n": -1}, {"rank_fields": ["text"]}):
+        status, answer = ranking.post("/v1/rerank", {**given, **more})
+        assert status == 400 and f"'{next(iter(more))}'" in answer["error"]["message"], answer
+
+
+@pytest.mark.parametrize("more", [["--reranking"], ["--embeddings", "--pooling", "rank"]], ids=str)
+def test_a_model_without_a_head_gives_no_scores(sliding: tuple[object, ...], more: list[str]) -> None:
+    """llama.cpp returns a value of the vector, of another text in a list."""
+    assert_one_line_error(llama_eagle("serve", *sliding, *more), 3, "cls.output.weight")

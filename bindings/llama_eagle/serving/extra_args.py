@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import IncompatibleModels, UsageError
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.validate.adapters import require_adapter, require_control_vector
 from llama_eagle.gguf.validate.overrides import Override, with_overrides
@@ -124,7 +124,18 @@ def changed_models(
         require_adapter(path, target)
     for path in _files(extra, "--control-vector"):
         require_control_vector(path, target[0])
+    if ranks(extra) and not any("cls.output.weight" in file.tensors for file in target):
+        raise IncompatibleModels(
+            f"{target[0].path}: no classification head (cls.output.weight), so it has no scores. "
+            "Use a reranking model, or leave --reranking out."
+        )
     return target, draft
+
+
+def ranks(extra: Sequence[str]) -> bool:
+    """Return True if the arguments request scores of a reranking model."""
+    pooling = [*_values(extra, "--pooling")]
+    return any(normalized(argument) in ("--rerank", "--reranking") for argument in extra) or pooling[-1:] == ["rank"]
 
 
 def _values(extra: Sequence[str], name: str) -> Iterator[str]:

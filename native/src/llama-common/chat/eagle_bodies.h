@@ -6,7 +6,10 @@
 
 #include "eagle_answers.h"
 #include "eagle_chat.h"
+#include "eagle_functions.h"
 #include "eagle_items.h"
+#include "eagle_parameters.h"
+#include "eagle_response_tools.h"
 #include "json.h"
 
 // Removes top-level keys with the value null.
@@ -18,6 +21,14 @@ inline common_json eagle_without_nulls(const common_json & body) {
         }
     }
     return found;
+}
+
+// Returns a request for a chat, checked, with tools in place of functions.
+inline common_json eagle_chat_body(const common_json & given) {
+    common_json body = eagle_without_nulls(given);
+    eagle_require_chat_parameters(body);
+    eagle_read_functions(body);
+    return body;
 }
 
 // Returns the response_format of {"type": "json_schema", "schema": ...}.
@@ -84,6 +95,10 @@ inline void eagle_read_prefill(common_json & body, bool continues_answers, const
     }
     last["reasoning_content"] = thoughts;
     last["content"] = is_closed ? without_lines(text.substr(end + close.size())) : "";
+    if (is_closed) {  // llama.cpp would continue the thoughts if nothing follows them
+        body["continue_final_message"] = "content";
+        body["add_generation_prompt"] = false;
+    }
 }
 
 // --- Responses API ---------------------------------------------------------------------------------------------------
@@ -111,6 +126,9 @@ inline void eagle_read_custom_call(common_json & item) {
         item["arguments"] = common_json{{"input", eagle_text_at(item, "input")}}.dump();
     } else if (eagle_text_at(item, "type") == "custom_tool_call_output") {
         item["type"] = "function_call_output";
+    }
+    if (eagle_has(item, "namespace")) {
+        item["name"] = eagle_name_in(eagle_text_at(item, "namespace"), eagle_text_at(item, "name"));
     }
 }
 
@@ -172,7 +190,7 @@ inline common_json eagle_repeated_fields(const common_json & given) {
     for (const auto & item : defaults.items()) {
         const std::string & key = item.key();
         if (eagle_has(given, key) && key != "error" && key != "incomplete_details" && key != "store" &&
-            key != "background") {
+            key != "background" && key != "truncation" && key != "service_tier") {
             fields[key] = given.at(key);
         }
     }
@@ -181,7 +199,11 @@ inline common_json eagle_repeated_fields(const common_json & given) {
 
 inline common_json eagle_responses_body(const common_json & given) {
     common_json body = eagle_without_nulls(given);
+    eagle_require_response_parameters(body);
     body["eagle_response"] = eagle_repeated_fields(given);
+    if (eagle_has(body, "tools")) {
+        body["tools"] = eagle_functions_of(body.at("tools"));
+    }
     if (eagle_has(body, "text")) {
         eagle_read_format(body, body.at("text"), "format");
         body.erase("text");
@@ -201,9 +223,7 @@ inline common_json eagle_responses_body(const common_json & given) {
         }
         body["input"] = items;
     }
-    if (eagle_has(body, "top_logprobs")) {
-        body["logprobs"] = true;  // this API has no such key
-    }
+    body.erase("top_logprobs");  // chats would need logprobs, too
     return body;
 }
 
@@ -233,6 +253,10 @@ inline common_json eagle_read_blocks(const common_json & blocks, const std::stri
         } else if (type == "tool_result" && eagle_has(block, "content") && block.at("content").is_array()) {
             block["content"] = eagle_read_blocks(block.at("content"), where);
         } else {
+            const std::string source =
+                type == "image" && eagle_has(block, "source") ? eagle_text_at(block.at("source"), "type") : "url";
+            eagle_require(source == "url" || source == "base64",
+                          where + " has an image of type '" + source + "', which this server does not read");
             eagle_require(type == "text" || type == "thinking" || type == "redacted_thinking" || type == "image" ||
                               type == "tool_use" || type == "tool_result",
                           where + " has a block of type '" + type + "', which this server does not read");
@@ -283,8 +307,17 @@ inline void eagle_drop_billing(common_json & body) {
     body["system"] = kept;
 }
 
+// Sets the effort that templates know; they have no word for more than "high".
+inline void eagle_read_effort(common_json & body) {
+    const std::string effort = eagle_text_at(body.at("output_config"), "effort");
+    if (!effort.empty() && !body.contains("reasoning_effort")) {
+        body["reasoning_effort"] = effort == "max" || effort == "xhigh" ? "high" : effort;
+    }
+}
+
 inline common_json eagle_messages_body(const common_json & given) {
     common_json body = eagle_without_nulls(given);
+    eagle_require_message_parameters(body);
     eagle_require(body.contains("messages"), "'messages' is required");
     eagle_require(body.at("messages").is_array(), "'messages' is no list");
     eagle_drop_billing(body);
@@ -299,6 +332,7 @@ inline common_json eagle_messages_body(const common_json & given) {
     eagle_read_format(body, body, "output_format");
     if (eagle_has(body, "output_config")) {
         eagle_read_format(body, body.at("output_config"), "format");
+        eagle_read_effort(body);
     }
     if (eagle_has(body, "thinking") && eagle_text_at(body.at("thinking"), "type") == "disabled") {
         common_json & options = body["chat_template_kwargs"];

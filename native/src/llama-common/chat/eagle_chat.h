@@ -106,6 +106,15 @@ inline void eagle_join_result(common_json & message) {
     message["content"] = eagle_text_of(message.at("content"));
 }
 
+inline void eagle_require_parts(const common_json & content, const std::string & where) {
+    for (size_t i = 0; content.is_array() && i < content.size(); i++) {
+        const std::string type = eagle_text_at(content.at(i), "type");
+        const bool is_known = type == "text" || type == "image_url" || type == "input_audio" || type == "input_video" ||
+                              type == "video_url";
+        eagle_require(is_known, where + " has a part of type '" + type + "', which this server does not read");
+    }
+}
+
 inline void eagle_read_message(common_json & message, const std::string & where) {
     eagle_require(message.is_object(), where + " is no object");
     eagle_require(!eagle_text_at(message, "role").empty(), where + " has no role");
@@ -113,8 +122,13 @@ inline void eagle_read_message(common_json & message, const std::string & where)
     for (const char * key : {"name", "tool_call_id", "reasoning_content"}) {
         eagle_read_text(message, key, where);
     }
+    eagle_require(!eagle_has(message, "audio"), where + " has 'audio', which this server does not read");
+    if (eagle_has(message, "refusal") && (!eagle_has(message, "content") || message.at("content").empty())) {
+        message["content"] = message.at("refusal");
+    }
     if (message.contains("content")) {
         eagle_name_parts(message["content"], "text");
+        eagle_require_parts(message.at("content"), where);
     }
     if (eagle_text_at(message, "role") == "developer") {
         message["role"] = "system";
@@ -160,6 +174,9 @@ inline void eagle_read_messages(common_json & body) {
 }
 
 inline void eagle_read_tool(common_json & tool) {
+    const std::string type = eagle_text_at(tool, "type");
+    eagle_require(type.empty() || type == "function",
+                  "a tool has the type '" + type + "', which this server does not know: send functions");
     eagle_require(tool.is_object() && eagle_has(tool, "function"), "a tool has no function");
     common_json & function = tool.at("function");
     eagle_require(!eagle_text_at(function, "name").empty(), "a tool's function has no name");
@@ -224,7 +241,7 @@ inline std::string eagle_read_tool_choice(const common_json & body, common_json 
     const common_json & given = body.at("tool_choice");
     eagle_require(given.is_string() || given.is_object(), "tool_choice is neither a text nor an object");
     std::string choice = given.is_string() ? given.get<std::string>() : eagle_text_at(given, "type");
-    if (given.is_object() && (choice == "function" || choice == "tool")) {
+    if (given.is_object() && (choice == "function" || choice == "tool" || choice == "custom")) {
         eagle_keep_tools(tools, {eagle_function_name(given)});
         choice = "required";
     }
@@ -379,7 +396,8 @@ class eagle_content_rule {
 inline void eagle_refuse_others(const common_json & body) {
     eagle_require(!eagle_has(body, "suffix") || body.at("suffix") == "",
                   "this server does not complete before a 'suffix': leave it out, or use /infill");
-    eagle_require(!eagle_has(body, "best_of") || body.at("best_of") == 1,
+    const common_json best_of = eagle_has(body, "best_of") ? body.at("best_of") : common_json(1);
+    eagle_require(best_of == 1 || best_of == body.value("n", common_json(1)),
                   "this server does not choose the 'best_of' several: leave it out");
 }
 

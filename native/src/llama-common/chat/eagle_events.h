@@ -15,6 +15,7 @@
 #include "eagle_errors.h"
 #include "eagle_items.h"
 #include "eagle_reasoning.h"
+#include "eagle_response_tools.h"
 #include "json.h"
 
 struct eagle_token_counts {
@@ -180,7 +181,9 @@ class eagle_response_events : public eagle_events {
     void extend_item(const item & item, const std::string & text) override {
         common_json data = {{"delta", text}};
         if (item.kind == "call") {
-            send_of("response.function_call_arguments.delta", item, data);
+            if (!tool_of(item).is_custom) {  // whose input is known at its end
+                send_of("response.function_call_arguments.delta", item, data);
+            }
             return;
         }
         add_no_probabilities(item, data);
@@ -188,8 +191,12 @@ class eagle_response_events : public eagle_events {
     }
 
     void end_item(const item & item, bool is_whole) override {
-        if (item.kind == "call") {
-            send_of("response.function_call_arguments.done", item, {{"name", item.name}, {"arguments", item.text}});
+        if (item.kind == "call" && tool_of(item).is_custom) {
+            send_of("response.custom_tool_call_input.delta", item, {{"delta", input_of(item)}});
+            send_of("response.custom_tool_call_input.done", item, {{"input", input_of(item)}});
+        } else if (item.kind == "call") {
+            const std::string name = tool_of(item).name;
+            send_of("response.function_call_arguments.done", item, {{"name", name}, {"arguments", item.text}});
         } else {
             common_json data = {{"text", item.text}};
             add_no_probabilities(item, data);
@@ -222,9 +229,14 @@ class eagle_response_events : public eagle_events {
         return part;
     }
 
+    eagle_named_tool tool_of(const item & item) const { return eagle_tool_named(response_.at("tools"), item.name); }
+
+    // Returns the input of a call of a custom tool, which the model writes as an argument.
+    static std::string input_of(const item & item) { return eagle_text_at(eagle_arguments_of(item.text), "input"); }
+
     std::string id_of(const item & item) const {
         if (item.kind == "call") {
-            return "fc_" + item.id;
+            return (tool_of(item).is_custom ? "ctc_" : "fc_") + item.id;
         }
         return (item.kind == "text" ? "msg_" : "rs_") + id_ + "_" + std::to_string(item.index);
     }
@@ -232,10 +244,14 @@ class eagle_response_events : public eagle_events {
     common_json output_of(const item & item, const std::string & status, bool has_part) const {
         common_json output = {{"id", id_of(item)}, {"status", status}};
         if (item.kind == "call") {
-            output["type"] = "function_call";
+            const eagle_named_tool tool = tool_of(item);
+            output["type"] = tool.is_custom ? "custom_tool_call" : "function_call";
             output["call_id"] = "call_" + item.id;
-            output["name"] = item.name;
-            output["arguments"] = item.text;
+            output["name"] = tool.name;
+            output[tool.is_custom ? "input" : "arguments"] = tool.is_custom ? input_of(item) : item.text;
+            if (!tool.name_space.empty()) {
+                output["namespace"] = tool.name_space;
+            }
             return output;
         }
         output["type"] = item.kind == "text" ? "message" : "reasoning";

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "eagle_errors.h"
+#include "eagle_vectors.h"
 #include "json.h"
 
 // Adds the fields of Anthropic's models.

@@ -10,6 +10,7 @@
 
 #include "eagle_answers.h"
 #include "eagle_chat.h"
+#include "eagle_functions.h"
 #include "eagle_prompt_probs.h"
 #include "json.h"
 
@@ -123,7 +124,8 @@ class eagle_shape {
           n_answers_(std::max<int64_t>(1, request.value("n_cmpl", request.value("n", int64_t(1))))),
           echoes_(std::move(echoes)),
           adds_bos_(adds_bos),
-          is_stream_(request.value("stream", false)) {
+          is_stream_(request.value("stream", false)),
+          has_functions_(request.contains(EAGLE_HAS_FUNCTIONS)) {
         const bool has_options = eagle_has(request, "stream_options") && request.at("stream_options").is_object();
         has_usage_ = has_options && request.at("stream_options").value("include_usage", false);
     }
@@ -167,6 +169,9 @@ class eagle_shape {
     }
 
     void apply_to_choice(common_json & choice, const eagle_prompt_probs * prompt) {
+        if (has_functions_) {
+            eagle_write_function_call(choice);
+        }
         const size_t index = choice.value("index", size_t(0));
         const size_t i_prompt = index / (size_t) n_answers_;
         size_t & n_before = n_characters_[index];
@@ -258,6 +263,7 @@ class eagle_shape {
     std::vector<eagle_echo> echoes_;
     bool adds_bos_;
     bool is_stream_;
+    bool has_functions_;
     bool has_usage_ = false;
     std::map<size_t, size_t> n_characters_;  // of each answer so far
     std::set<size_t> begun_;                 // answers with their prompt

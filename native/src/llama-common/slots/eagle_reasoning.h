@@ -6,8 +6,15 @@
 #include <string>
 #include <vector>
 
-// Returns the number of tokens that hold a part of `reasoning`. text: the answer as the model has written it. ends:
-// size of the text after each token. Reasoning may have several parts in the text, with markup between them.
+// Returns true if the token from `begin` to `end` of `text` belongs to the reasoning from `from` to `to`: it lies
+// within it, or shares more with it than the space before a tag.
+inline bool eagle_is_reasoning(const std::string & text, size_t begin, size_t end, size_t from, size_t to) {
+    const size_t word = text.find_first_not_of(" \t\r\n", std::max(begin, from));
+    return (from <= begin && end <= to) || word < std::min(end, to);
+}
+
+// Returns the number of tokens of `reasoning`. text: the answer as the model has written it. ends: size of the text
+// after each token. Reasoning may have several parts in the text, with markup between them.
 inline int32_t eagle_count_reasoning(const std::string & text, const std::string & reasoning,
                                      const std::vector<size_t> & ends) {
     int32_t n_tokens = 0;
@@ -37,7 +44,7 @@ inline int32_t eagle_count_reasoning(const std::string & text, const std::string
             next++;
         }
         for (; next < ends.size() && (next == 0 ? 0 : ends[next - 1]) < at; next++) {
-            n_tokens++;
+            n_tokens += eagle_is_reasoning(text, next == 0 ? 0 : ends[next - 1], ends[next], found, at);
         }
     }
     return n_tokens;

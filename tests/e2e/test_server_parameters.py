@@ -1,0 +1,166 @@
+"""Parameters, tools and parts that have no effect are refused by name, or docs/server.md lists them as ignored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fixtures.serving import Served
+from fixtures.streams import body_for, events, whole
+from fixtures.templates import CITY, WEATHER, serve_template
+
+pytestmark = pytest.mark.native
+
+CHAT, RESPONSES, MESSAGES, TEXT = "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"
+COUNT = "/v1/messages/count_tokens"
+FUNCTION = {"name": "weather", "description": "d", "parameters": CITY}
+QUESTION = [{"role": "user", "content": "How is it?"}]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve_template(tmp_path_factory.mktemp("model"), "Qwen3.5-4B", WEATHER) as running:
+        yield running
+
+
+def body(path: str, **more: Any) -> dict[str, Any]:
+    return body_for(path.removesuffix("/count_tokens"), "How is it?", 40, []) | more
+
+
+def message(*content: Any) -> list[Any]:
+    return [{"role": "user", "content": list(content)}]
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"modalities": ["text", "audio"]}),
+    (CHAT, {"audio": {"voice": "alloy", "format": "wav"}}),
+    (CHAT, {"web_search_options": {}}),
+    (CHAT, {"function_call": "auto"}),
+    (CHAT, {"tools": [{"type": "custom", "custom": {"name": "code"}}]}),
+    (CHAT, {"messages": message({"type": "file", "file": {"file_id": "x"}})}),
+    (CHAT, {"messages": [*QUESTION, {"role": "assistant", "audio": {"id": "x"}, "content": None}, *QUESTION]}),
+    (RESPONSES, {"background": True}),
+    (RESPONSES, {"conversation": "conv_1"}),
+    (RESPONSES, {"conversation": {"id": "conv_1"}}),
+    (RESPONSES, {"previous_response_id": "resp_1"}),
+    (RESPONSES, {"prompt": {"id": "pmpt_1"}}),
+    (RESPONSES, {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}),
+    (RESPONSES, {"truncation": "middle"}),
+    (RESPONSES, {"include": ["message.output_text.logprobs"]}),
+    (RESPONSES, {"top_logprobs": 2}),
+    *[
+        (RESPONSES, {"tools": [{"type": kind}]})
+        for kind in ("file_search", "code_interpreter", "computer_use_preview", "mcp", "image_generation", "shell")
+    ],
+    (MESSAGES, {"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}),
+    (MESSAGES, {"container": "container_1"}),
+    (MESSAGES, {"thinking": {"type": "always"}}),
+    (MESSAGES, {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}),
+    *[
+        (path, {"tools": [{"type": kind, "name": "x"}]})
+        for path in (MESSAGES, COUNT)
+        for kind in ("web_search_20250305", "bash_20250124", "text_editor_20250728", "computer_20250124")
+    ],
+    (MESSAGES, {"messages": message({"type": "image", "source": {"type": "file", "file_id": "x"}})}),
+    (TEXT, {"suffix": "end"}),
+    (TEXT, {"best_of": 3, "n": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "more"), REFUSED, ids=str)
+def test_refused_by_name(server: Served, path: str, more: dict[str, Any]) -> None:
+    """The message names the parameter, or the kind of a tool, part or edit."""
+    status, answer = server.post(path, body(path, **more))
+    assert status == 400 and answer["error"]["type"] == "invalid_request_error", answer
+    (key, value), *_ = more.items()
+    kinds = re.findall(r"'type': '(\w+)'", str(value)) + re.findall(r"'(audio)': {", str(value))
+    assert any(f"'{name}'" in answer["error"]["message"] for name in (key, *kinds)), answer
+
+
+SENT: dict[str, dict[str, Any]] = {
+    CHAT: {
+        "model": "m", "store": True, "user": "u", "metadata": {"a": "b"}, "service_tier": "auto", "verbosity": "low",
+        "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h", "modalities": ["text"],
+        "prediction": {"type": "content", "content": "It"}, "stream_options": {"include_obfuscation": False},
+        "function_call": "none", "functions": [], "audio": None, "web_search_options": None, "unknown": 5,
+    },
+    RESPONSES: {
+        "store": True, "user": "u", "metadata": {"a": "b"}, "service_tier": "auto", "truncation": "auto",
+        "include": ["reasoning.encrypted_content", "web_search_call.action.sources"], "max_tool_calls": 3,
+        "text": {"verbosity": "low", "format": {"type": "text"}}, "reasoning": {"summary": "auto"}, "background": False,
+        "safety_identifier": "s", "prompt_cache_key": "k", "tools": [{"type": "web_search"}], "top_logprobs": 0,
+        "previous_response_id": None, "conversation": None, "prompt": None, "context_management": None,
+    },
+    MESSAGES: {
+        "metadata": {"user_id": "u"}, "service_tier": "auto", "mcp_servers": [], "container": None, "speed": "standard",
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}, "inference_geo": None,
+        "cache_control": {"type": "ephemeral"}, "system": [],
+    },
+    TEXT: {"suffix": None, "best_of": 2, "n": 1, "user": "u"} | {"best_of": 1, "model": "m"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SENT)
+def test_ignored(server: Served, path: str) -> None:
+    """Parameters that SDKs and agents send by default do not change the text."""
+    assert whole(server, path, body(path, **SENT[path])) == whole(server, path, body(path))
+
+
+CHOICES: list[Any] = [None, "auto", {"name": "weather"}]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_functions(server: Served, choice: Any) -> None:
+    """OpenAI's older form of tools, whole and streamed, and the conversation after a call."""
+    given = body(CHAT, functions=[FUNCTION], function_call=choice)
+    status, answer = server.post(CHAT, given)
+    assert status == 200, answer
+    call, reason = answer["choices"][0]["message"]["function_call"], answer["choices"][0]["finish_reason"]
+    assert (call, reason) == ({"name": "weather", "arguments": '{"city":"Paris"}'}, "function_call")
+    assert "tool_calls" not in answer["choices"][0]["message"]
+    streamed = [choice for event in events(server, CHAT, given) for choice in event["choices"]]
+    parts = [choice["delta"]["function_call"] for choice in streamed if "function_call" in choice["delta"]]
+    assert "".join(part.get("name", "") for part in parts) == "weather"
+    assert "".join(part.get("arguments", "") for part in parts) == call["arguments"]
+    assert streamed[-1]["finish_reason"] == "function_call"
+    result = {"role": "function", "name": "weather", "content": "rain"}
+    turns = [*QUESTION, {"role": "assistant", "content": None, "function_call": call}, result]
+    tools = [{"id": "call00001", "type": "function", "function": call}]
+    expected = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": tools}]
+    expected += [{"role": "tool", "tool_call_id": "call00001", "content": "rain"}]
+    assert prompt(server, turns, functions=[FUNCTION]) == prompt(
+        server, expected, tools=[{"type": "function", "function": FUNCTION}]
+    )
+
+
+def prompt(server: Served, messages: list[Any], **more: Any) -> str:
+    status, answer = server.post("/apply-template", {"messages": messages, **more})
+    assert status == 200, answer
+    return str(answer["prompt"])
+
+
+def test_custom_tools_and_namespaces(server: Served) -> None:
+    """Calls have the form of the tool, and can be sent back."""
+    custom = {"type": "custom", "name": "weather", "description": "d"}
+    space = {"type": "namespace", "name": "mcp", "tools": [{"type": "function", "name": "weather", "parameters": CITY}]}
+    for tool, kind in ((custom, "custom_tool_call"), (space, "function_call")):
+        given = {
+            "input": QUESTION,
+            "temperature": 0,
+            "tools": [tool],
+            "tool_choice": "required",
+            "max_output_tokens": 80,
+        }
+        found = list(events(server, RESPONSES, given))
+        items = found[-1]["response"]["output"]
+        assert items[-1]["type"] == kind and items[-1]["name"] == "weather"
+        assert items[-1].get("namespace") == (None if tool is custom else "mcp")
+        if tool is custom:
+            (done,) = [event["input"] for event in found if event["type"] == "response.custom_tool_call_input.done"]
+            assert items[-1]["input"] == done
+        result = {"type": f"{kind}_output", "call_id": items[-1]["call_id"], "output": "rain"}
+        status, answer = server.post(RESPONSES, {**given, "input": [*QUESTION, *items, result]})
+        assert status == 200, answer
