@@ -1,6 +1,6 @@
 """The speculators package, which none of us wrote, as second judge: it saves a draft, we convert it, both compute.
 
-Needs speculators 0.9.0 (pip install --no-deps speculators; loguru hs-connectors pydantic-settings python-dotenv).
+Needs the group `integrations`, and pip install --no-deps speculators==0.9.0 hs-connectors==0.9.0.
 """
 
 from __future__ import annotations
