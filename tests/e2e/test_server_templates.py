@@ -40,8 +40,11 @@ BOMBS = {
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", DEPTH),
     "a list within itself": ("{% set n = namespace() %}{% set n.t = n %}{{ n | tojson }}", DEPTH),
 }
-# Of what a request may take, which makes its prompt more than once.
-HALF = "{%- if asked == 'half' %}{%- for i in range(600) %}{%- set x = 'a' * 1000000 %}{%- endfor %}{%- endif %}"
+# Of what a request may take, which renders its last turn more than once.
+HALF = (
+    "{%- if asked == 'half' or messages[0].content == 'half' %}{%- for i in range(6) %}"
+    "{%- set x = 'a' * 1000000 %}{%- endfor %}{%- endif %}"
+)
 SLOW = {"doubled text", "lists of lists"}  # as slow as the limit, and the loops are
 TEMPLATE = (
     "{%- set asked = messages[-1].content %}"
@@ -93,3 +96,8 @@ def test_a_template_whose_reader_recurses(tmp_path: Path) -> None:
     given = ("-m", tmp_path / "target.gguf", "-d", "none", "--", "--chat-template-file", tmp_path / "template.jinja")
     with pytest.raises(AssertionError, match=r"refuses its arguments: the supplied chat template"), serve(*given):
         pass
+
+
+def test_the_turns_before_the_last_are_rendered_once(server: Served) -> None:
+    status, answer = chat(server, "half", "abc", "def")
+    assert status == 200, answer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -87,4 +88,37 @@ common_chat_msg eagle_salvaged_reply(const std::string & text, const IsPrefix & 
         whole.content = eagle_without_closing_tag(whole.content);
     }
     return whole;
+}
+
+// Returns the message of a reply. A complete one that its parser does not read to the end, or at all, is salvaged.
+inline common_chat_msg eagle_parsed_reply(const std::string & text, bool is_partial,
+                                          const common_chat_parser_params & params) {
+    const auto parse = [&](const std::string & part, bool is_part) {
+        try {
+            return common_chat_peg_parse(params.parser, part, is_part, params);
+        } catch (const std::runtime_error &) {
+            if (!is_part) {
+                throw;
+            }
+            return eagle_unparsed_reply(part, true);
+        }
+    };
+    const auto is_read = [&](const std::string & part) {
+        common_peg_parse_context context(params.generation_prompt + part, COMMON_PEG_PARSE_FLAG_LENIENT);
+        return eagle_reads_all(params.parser.parse(context), context.input.size());
+    };
+    const auto salvaged = [&] {
+        return eagle_salvaged_reply(text, is_read, [&](const std::string & part) { return parse(part, true); });
+    };
+    common_chat_msg message;
+    try {
+        message = parse(text, is_partial);
+    } catch (const std::runtime_error &) {
+        return salvaged();
+    }
+    if (is_partial || params.parser.empty() || is_read(text)) {
+        return message;
+    }
+    const common_chat_msg longer = salvaged();
+    return longer.tool_calls.size() > message.tool_calls.size() ? longer : message;
 }

@@ -12,6 +12,26 @@
 #include "json-schema-to-grammar.h"
 #include "peg-parser.h"
 
+// Returns the messages that a generation prompt may depend on: the system's, and those from the last user's on.
+// Rendering a whole conversation to find out what the template adds at its end would take as long as the prompt itself.
+inline common_json eagle_last_turn(const common_json & messages) {
+    size_t begin = messages.size();
+    while (begin > 0 && eagle_text_at(messages.at(begin - 1), "role") != "user") {
+        begin--;
+    }
+    if (begin < 3) {
+        return messages;
+    }
+    common_json found = common_json::array();
+    if (eagle_text_at(messages.at(size_t(0)), "role") == "system") {
+        found.push_back(messages.at(size_t(0)));
+    }
+    for (size_t i = begin - 1; i < messages.size(); i++) {
+        found.push_back(messages.at(i));
+    }
+    return found;
+}
+
 // Returns llama.cpp's analysis of a template, which renders many trials.
 inline std::shared_ptr<const autoparser::autoparser> eagle_analyzed(const common_chat_template & chat_template) {
     using Analysis = std::shared_ptr<const autoparser::autoparser>;
