@@ -316,8 +316,3 @@ def test_completions_have_no_response_format(server: Served, path: str) -> None:
 @pytest.mark.parametrize("path", CHATS)
 def test_options_of_the_template_are_an_object(server: Served, path: str) -> None:
     refused(server, path, {**body_for(path, "What?", 2, []), "chat_template_kwargs": 5}, "chat_template_kwargs")
-
-
-@pytest.mark.parametrize("n", [0, 2])
-def test_top_logprobs_of_responses(server: Served, n: int) -> None:
-    answered(server, "/v1/responses", {"input": "What?", "max_output_tokens": 2, "top_logprobs": n})
