@@ -274,7 +274,7 @@ def test_grammars_and_schemas(target: Path, draft: Path, tmp_path: Path) -> None
     assert texts[0] == texts[1] == texts[2]
     assert set(texts[0]) <= set("xq")
     schema = '{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}'
-    assert json.loads(llama_eagle(*common, "--json-schema", schema).json["text"])["a"] in (1, 2)
+    assert json.loads(llama_eagle(*common, "-n", 120, "--json-schema", schema).json["text"])["a"] in (1, 2)
     broken = llama_eagle(*common, "--grammar", "root ::= (")  # llama.cpp reports it on stderr too
     assert (broken.code, broken.json["error"]["type"]) == (2, "UsageError")
     assert_one_line_error(llama_eagle(*common[:-1], "--json-schema", "{]"), 2, "cannot be turned into a grammar")

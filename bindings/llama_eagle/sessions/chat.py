@@ -24,6 +24,12 @@ def schema_grammar(schema: str) -> tuple[str, list[str]]:
 
     Raises `UsageError` for a schema that cannot be converted.
     """
+    try:
+        json.loads(schema)
+    except RecursionError:
+        pass  # the converter has a limit of its own
+    except ValueError as error:
+        raise UsageError(f"the JSON schema cannot be turned into a grammar ({error}). Correct it.") from None
     return _grammar("eagle_schema_grammar", schema)
 
 
