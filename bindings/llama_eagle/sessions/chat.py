@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, NativeError, UsageError
-from llama_eagle.native import build, calls
+from llama_eagle.native.build import REBUILD, library_folder
+from llama_eagle.native.calls import ERR_ARGUMENT, OK, library
 
 LIBRARY_NAMES = ("libllama-common.so", "libllama-common.dylib", "libllama-common.dll", "llama-common.dll")
 FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
@@ -24,12 +25,6 @@ def schema_grammar(schema: str) -> tuple[str, list[str]]:
 
     Raises `UsageError` for a schema that cannot be converted.
     """
-    try:
-        json.loads(schema)
-    except RecursionError:
-        pass  # the converter has a limit of its own
-    except ValueError as error:
-        raise UsageError(f"the JSON schema cannot be turned into a grammar ({error}). Correct it.") from None
     return _grammar("eagle_schema_grammar", schema)
 
 
@@ -48,21 +43,21 @@ def _call(name: str, *arguments: Any) -> str:
     result = c_char_p()
     status = getattr(_library(), name)(*arguments, ctypes.byref(result))
     text = (result.value or b"").decode("utf-8", "replace")
-    if status == calls.OK:
+    if status == OK:
         return text
     reason = " ".join(text.split())[:500]
-    if status == calls.ERR_ARGUMENT:
+    if status == ERR_ARGUMENT:
         raise UsageError(f"{reason}. Correct it.")
     raise NativeError(f"{name}: {reason}", code=status, call=name)
 
 
 @cache
 def _library() -> ctypes.CDLL:
-    calls.library()  # libllama, on which it depends
-    folder = build.library_folder()
+    library()  # libllama, on which it depends
+    folder = library_folder()
     found = [folder / name for name in LIBRARY_NAMES if (folder / name).is_file()]
     if not found:
-        raise EnvironmentFailure(f"{folder} has no {LIBRARY_NAMES[0]}. {build.REBUILD}")
+        raise EnvironmentFailure(f"{folder} has no {LIBRARY_NAMES[0]}. {REBUILD}")
     lib = ctypes.CDLL(str(found[0]))
     for name, (argtypes, restype) in FUNCTIONS.items():
         function = getattr(lib, name)

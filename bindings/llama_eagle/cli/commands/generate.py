@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json as json_format
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -335,7 +336,14 @@ def _grammar(given: str) -> str:
 
 def _schema(given: str) -> str:
     given = given.removeprefix(BYTE_ORDER_MARK)
-    return _file_or_value("--json-schema", "JSON schema", given, given.lstrip().startswith(("{", "true", "false")))
+    text = _file_or_value("--json-schema", "JSON schema", given, given.lstrip().startswith(("{", "true", "false")))
+    try:
+        json_format.loads(text)
+    except RecursionError:
+        pass  # the converter has a limit of its own
+    except ValueError as error:
+        raise UsageError(f"the JSON schema cannot be turned into a grammar ({error}). Correct it.") from None
+    return text
 
 
 def _file_or_value(option: str, kind: str, given: str, is_value: bool) -> str:
