@@ -9,3 +9,4 @@ target_compile_options(llama-common PRIVATE -O1 -ffunction-sections -fdata-secti
 target_link_options(llama-common PRIVATE $<IF:$<PLATFORM_ID:Darwin>,-Wl$<COMMA>-dead_strip,-Wl$<COMMA>--gc-sections>)
 target_link_libraries(llama-common PRIVATE llama)
 set_target_properties(llama-common PROPERTIES CXX_VISIBILITY_PRESET hidden)
+list(APPEND EAGLE_LIBRARIES llama-common)
