@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_eagle.convert.pre_tokenizers import load_encoder
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import CONTROL, TokenizerData
 from llama_eagle.errors import EnvironmentFailure, InputError
@@ -24,7 +23,7 @@ def draft_vocabulary(checkpoint: Checkpoint, tokenizer: TokenizerData, text: Pat
     tokenizers package.
     """
     counts = np.zeros(len(tokenizer.tokens), np.int64)
-    encoder = _encoder(checkpoint)
+    encoder = _encoder(checkpoint, tokenizer)
     for part in _parts(text):
         ids = np.asarray(encoder.encode(part, add_special_tokens=False).ids, np.int64)
         counts += np.bincount(ids, minlength=len(counts))
@@ -44,9 +43,9 @@ def _fixed(checkpoint: Checkpoint, tokenizer: TokenizerData) -> list[int]:
     return sorted(ids | {i for i in stated if type(i) is int and 0 <= i < len(tokenizer.tokens)})
 
 
-def _encoder(checkpoint: Checkpoint) -> Any:
+def _encoder(checkpoint: Checkpoint, tokenizer: TokenizerData) -> Any:
     try:
-        return load_encoder(checkpoint.path / "tokenizer.json")
+        return tokenizer.encoder.get()
     except ImportError:
         raise EnvironmentFailure("Counting tokens needs the tokenizers package: pip install tokenizers") from None
     except Exception as error:  # the package raises nothing narrower

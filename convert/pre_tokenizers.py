@@ -70,15 +70,34 @@ def nodes(node: dict[str, Any] | None, children: str) -> Iterable[dict[str, Any]
     return node[children] if node.get("type") == "Sequence" else [node]
 
 
-def pre_tokenizer_name(data: dict[str, Any], file: Path | None = None) -> str:
+class StoredEncoder:
+    """The `tokenizers.Tokenizer` of a file, loaded once: a large vocabulary takes a second."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._loaded: Any = None
+
+    def get(self) -> Any:
+        """Return the encoder, to be left as it is. Raises as `load_encoder` does."""
+        if self._loaded is None:
+            self._loaded = load_encoder(self.file)
+        return self._loaded
+
+    def take(self) -> Any:
+        """Return the encoder and forget it: the caller may change it, and its memory is free afterwards."""
+        taken, self._loaded = self.get(), None
+        return taken
+
+
+def pre_tokenizer_name(data: dict[str, Any], encoder: StoredEncoder | None = None) -> str:
     """Return llama.cpp's name for the pre-tokenizer of a tokenizer.json.
 
-    file: where it is stored. A vocabulary that llama.cpp's converter knows has the name that it has there; any other is
+    encoder: its own. A vocabulary that llama.cpp's converter knows has the name that it has there; any other is
     named by its splitting regular expression. Raises `ConfigError` when both are unknown.
     """
     patterns = _patterns(data)
     form = PRE_SEQUENCES.get(patterns) or (PRE_TOKENIZERS.get(patterns[0]) if len(patterns) == 1 else None)
-    name = (file and _known_vocabulary(file)) or form
+    name = (encoder and _known_vocabulary(encoder)) or form
     if form is not None and name in (*PRE_TOKENIZERS.values(), *PRE_SEQUENCES.values()):
         name = form  # the vocabulary of one form with the split of another
     if name is None:
@@ -90,13 +109,13 @@ def pre_tokenizer_name(data: dict[str, Any], file: Path | None = None) -> str:
     return name
 
 
-def fitting_name(data: dict[str, Any], file: Path, given: str | None = None) -> tuple[str, list[str]]:
-    """Return the name of a stored tokenizer.json, and its fields that change tokens and that a GGUF cannot state.
+def fitting_name(data: dict[str, Any], encoder: StoredEncoder, given: str | None = None) -> tuple[str, list[str]]:
+    """Return the name of a tokenizer.json, and its fields that change tokens and that a GGUF cannot state.
 
-    given: llama.cpp's name of the pre-tokenizer, instead of the detected one. The detected name gives way to another of
-    the same split if llama.cpp's rule for merges (`ignore_merges`) would change the tokens of a text.
+    encoder: its own. given: llama.cpp's name of the pre-tokenizer, instead of the detected one. The detected name gives
+    way to another of the same split if llama.cpp's rule for merges (`ignore_merges`) would change the tokens of a text.
     """
-    name = given or pre_tokenizer_name(data, file)
+    name = given or pre_tokenizer_name(data, encoder)
     problems = []
     if reason := normalizer_problem(data):
         problems.append(f"tokenizer.json: {reason}")
@@ -104,7 +123,7 @@ def fitting_name(data: dict[str, Any], file: Path, given: str | None = None) -> 
     if any(step["type"] == "ByteLevel" and step.get("add_prefix_space", True) for step in steps):
         problems.append("tokenizer.json: ByteLevel's add_prefix_space is true, but llama.cpp adds no space to a text")
     ignores = bool(data["model"].get("ignore_merges"))
-    if ignores != (name in IGNORE_MERGES) and (text := _text_of_merges(data, file)) is not None:
+    if ignores != (name in IGNORE_MERGES) and (text := _text_of_merges(data, encoder)) is not None:
         if given is None and name in OTHER_RULE:
             return OTHER_RULE[name], problems
         rule = "merges all words" if ignores else "takes whole words from the vocabulary"
@@ -122,17 +141,17 @@ def normalizer_problem(data: dict[str, Any]) -> str | None:
     return f"its normalizer is {', '.join(others)}, which llama.cpp does not apply" if others else None
 
 
-def _text_of_merges(data: dict[str, Any], file: Path) -> str | None:
+def _text_of_merges(data: dict[str, Any], encoder: StoredEncoder) -> str | None:
     """Return a text whose tokens depend on ignore_merges: a word of the vocabulary that its merges do not produce."""
     from tokenizers import Tokenizer, decoders
 
     other = {**data, "model": {**data["model"], "ignore_merges": not data["model"].get("ignore_merges")}}
-    encoders = (load_encoder(file), Tokenizer.from_str(json.dumps(other)))
+    encoders = (encoder.get(), Tokenizer.from_str(json.dumps(other)))
     decoder = decoders.ByteLevel()
     texts = [decoder.decode([token]) for token in data["model"]["vocab"]]
     for start in range(0, len(texts), _BATCH):
         batch = texts[start : start + _BATCH]
-        found = (encoder.encode_batch(batch, add_special_tokens=False) for encoder in encoders)
+        found = (each.encode_batch(batch, add_special_tokens=False) for each in encoders)
         for text, one, two in zip(batch, *found, strict=True):
             if one.ids != two.ids:
                 return text
@@ -168,10 +187,10 @@ def load_encoder(file: Path) -> Any:
     return encoder
 
 
-def _known_vocabulary(file: Path) -> str | None:
+def _known_vocabulary(encoder: StoredEncoder) -> str | None:
     """Return the name for what the tokenizer makes of the converter's text; None without the tokenizers package."""
     try:
-        return name_of(load_encoder(file).encode(TEXT).ids)
+        return name_of(encoder.get().encode(TEXT).ids)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # nothing narrower is raised, and panics are no Exception; our own reader judges the file

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from llama_eagle.convert.pre_tokenizers import fitting_name, nodes
+from llama_eagle.convert.pre_tokenizers import StoredEncoder, fitting_name, nodes
 from llama_eagle.convert.source.storage import read_text
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 FORCE: Final = "Convert it nevertheless with --force-tokenizer: the model then reads other tokens than in training"
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama_token_type
 
-# Compares a GGUF's vocabulary (first file) with a tokenizer.json (second). Returns differences, each as a sentence.
-TokenizerCheck = Callable[[Path, Path, "TokenizerData"], list[str]]
+# Compares a GGUF's vocabulary with the tokenizer.json that was read. Returns differences, each as a sentence.
+TokenizerCheck = Callable[[Path, "TokenizerData"], list[str]]
 
 _SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Some of llama.cpp's key names differ from those of Hugging Face.
@@ -35,6 +35,7 @@ class TokenizerData:
     types: list[int]
     merges: list[str]
     pre: str
+    encoder: StoredEncoder = field(compare=False, repr=False)  # of the tokenizer.json that was read
     special_ids: dict[str, int] = field(default_factory=dict)  # "bos", "eos", "pad", ... -> id
     add_special: dict[str, bool] = field(default_factory=dict)  # "bos", "eos": does the tokenizer add it?
     chat_templates: dict[str, str] = field(default_factory=dict)  # "default" and named ones
@@ -75,19 +76,20 @@ def read_tokenizer(
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     settings = checkpoint.json_file("tokenizer_config.json") or {}
-    file, warnings = checkpoint.path / "tokenizer.json", list[str]()
+    encoder, warnings = StoredEncoder(checkpoint.path / "tokenizer.json"), list[str]()
     try:
         added = _added_tokens(data, settings)
         texts, adds = _special_texts(data, settings)
         tokens, types = _vocabulary(data, added, {*texts.values(), *_more_special(settings)}, vocab_size)
         merges = _merges(data)
-        pre, problems = fitting_name(data, file, pre)
+        pre, problems = fitting_name(data, encoder, pre)
         accept(problems, checkpoint.source, warnings, force=force)
         return TokenizerData(
             tokens=tokens,
             types=types,
             merges=merges,
             pre=pre,
+            encoder=encoder,
             special_ids=_special_ids(checkpoint, texts, {**data["model"]["vocab"], **_ids_by_text(added)}, vocab_size),
             add_special=adds,
             chat_templates=read_chat_templates(checkpoint, settings, warnings),

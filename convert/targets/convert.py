@@ -174,7 +174,7 @@ def _tokenizer_check(
         return None
 
     def check(vocabulary: Path) -> None:
-        found = compare(vocabulary, checkpoint.path / "tokenizer.json", tokenizer)
+        found = compare(vocabulary, tokenizer)
         accept(found[:1], checkpoint.source, tokenizer.warnings, force=options.force_tokenizer)
 
     return check

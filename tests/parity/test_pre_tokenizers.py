@@ -13,7 +13,7 @@ import pytest
 from fixtures.pre_tokenizers import NAMES, PUBLISHED, steps, write_tokenizer
 from fixtures.upstream import source_folder
 from llama_eagle.convert.pre_hashes import SUMS, TEXT
-from llama_eagle.convert.pre_tokenizers import IGNORE_MERGES, pre_tokenizer_name
+from llama_eagle.convert.pre_tokenizers import IGNORE_MERGES, StoredEncoder, pre_tokenizer_name
 from llama_eagle.errors import ConfigError
 
 # The converter's own function on folders. Of a tokenizer it uses only the ids, which transformers has from tokenizers.
@@ -72,7 +72,7 @@ def test_vocabularies_have_the_name_of_the_converter(tmp_path: Path) -> None:
     assert done.stdout.split() == list(PUBLISHED)
     for name in PUBLISHED:
         data = json.loads((tmp_path / name / "tokenizer.json").read_text("utf-8"))
-        assert pre_tokenizer_name(data, tmp_path / name / "tokenizer.json") == name
+        assert pre_tokenizer_name(data, StoredEncoder(tmp_path / name / "tokenizer.json")) == name
         assert pre_tokenizer_name(data) == PUBLISHED[name][0], "without its vocabulary the form decides"
 
 
@@ -80,7 +80,7 @@ def test_a_known_vocabulary_has_its_own_name(tmp_path: Path) -> None:
     """Refact's tokenizer splits as SmolLM's does."""
     data = write_tokenizer("refact", tmp_path)
     assert pre_tokenizer_name(data) == "smollm"
-    assert pre_tokenizer_name(data, tmp_path / "tokenizer.json") == "refact"
+    assert pre_tokenizer_name(data, StoredEncoder(tmp_path / "tokenizer.json")) == "refact"
 
 
 def test_a_known_vocabulary_with_another_split(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_known_vocabulary_with_another_split(tmp_path: Path) -> None:
     data = write_tokenizer("qwen2", tmp_path)
     data["pre_tokenizer"]["pretokenizers"] = steps("qwen35")
     (tmp_path / "tokenizer.json").write_text(json.dumps(data), "utf-8")
-    assert pre_tokenizer_name(data, tmp_path / "tokenizer.json") == "qwen35"
+    assert pre_tokenizer_name(data, StoredEncoder(tmp_path / "tokenizer.json")) == "qwen35"
 
 
 @pytest.mark.parametrize("name", NAMES)

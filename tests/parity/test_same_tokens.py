@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fixtures.pre_tokenizers import NAMES, PUBLISHED, steps, write_tokenizer
 from llama_eagle.convert.pre_tokenizers import IGNORE_MERGES
+from llama_eagle.convert.pre_tokenizers import load_encoder as load
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import gguf_output
@@ -36,16 +37,14 @@ def trained() -> dict[str, Any]:
     return dict(json.loads(tokenizer.to_str()))
 
 
-def vocabulary(
-    folder: Path, data: dict[str, Any], pre: str | None = None, n_vocab: int = 4000
-) -> tuple[Path, Path, Any]:
-    """Write a tokenizer.json and the GGUF of its keys; return both and what the converter read."""
+def vocabulary(folder: Path, data: dict[str, Any], pre: str | None = None, n_vocab: int = 4000) -> tuple[Path, Any]:
+    """Write a tokenizer.json and the GGUF of its keys; return the GGUF and what the converter read."""
     (folder / "tokenizer.json").write_text(json.dumps(data), "utf-8")
     (folder / "config.json").write_text("{}")
     found = read_tokenizer(Checkpoint(folder, source="test"), n_vocab, pre=pre, force=True)
     with gguf_output(folder / "v.gguf", arch="qwen2") as out:
         found.write(out)
-    return folder / "v.gguf", folder / "tokenizer.json", found
+    return folder / "v.gguf", found
 
 
 def with_split(trained: dict[str, Any], name: str) -> dict[str, Any]:
@@ -55,9 +54,23 @@ def with_split(trained: dict[str, Any], name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_split_gives_the_tokens_of_its_tokenizer(name: str, trained: dict[str, Any], tmp_path: Path) -> None:
-    *files, data = vocabulary(tmp_path, with_split(trained, name))
+    file, data = vocabulary(tmp_path, with_split(trained, name))
     assert data.pre == name
-    assert compare_tokens(*files, data) == []
+    assert compare_tokens(file, data) == []
+
+
+def test_the_encoder_is_loaded_once(trained: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Special tokens of tokenizer_config.json are added to it, which the next comparison must not see."""
+    loaded = []
+    monkeypatch.setattr(
+        "llama_eagle.convert.pre_tokenizers.load_encoder", lambda file: loaded.append(file) or load(file)
+    )
+    file, data = vocabulary(tmp_path, with_split(trained, "qwen2"))
+    data.types[5] = 3
+    assert compare_tokens(file, data) != []
+    assert loaded == [tmp_path / "tokenizer.json"]
+    data.types[5] = 1
+    assert compare_tokens(file, data) == []
 
 
 NEW = {0x1C89, 0x1C8A}  # of Unicode 16, unknown to llama.cpp
@@ -73,11 +86,11 @@ def test_words_end_where_the_case_changes(name: str, trained: dict[str, Any], tm
     vocab = {text: i for i, text in enumerate([*alphabet, *map("".join, pairs)])}
     added = [{**token, "id": len(vocab) + i} for i, token in enumerate(trained["added_tokens"])]
     data |= {"added_tokens": added, "model": {**data["model"], "vocab": vocab, "merges": pairs}}
-    vocabulary_file, file, _ = vocabulary(tmp_path, data, n_vocab=len(vocab) + len(added))
+    file, found = vocabulary(tmp_path, data, n_vocab=len(vocab) + len(added))
     parts = [f"a{c}B{c}c {c}{c}'{c}'S 1{c}/\n{c}'ll'\u0301 " for c in LETTERS if unicodedata.category(c)[0] in "LMN"]
     texts = ["".join(parts[i : i + 50]) for i in range(0, len(parts), 50)]
-    encoder = Tokenizer.from_file(str(file))
-    with Model(vocabulary_file, LoadOptions(vocab_only=True)) as model:
+    encoder = found.encoder.get()
+    with Model(file, LoadOptions(vocab_only=True)) as model:
         encode = lambda texts: [each.ids for each in encoder.encode_batch(texts)]  # noqa: E731
         assert first_difference(EngineTokenizer(model), encode, texts) is None
 
@@ -87,15 +100,15 @@ def test_words_end_where_the_case_changes(name: str, trained: dict[str, Any], tm
 def test_published_vocabularies(name: str, tmp_path: Path) -> None:
     data = write_tokenizer(name, tmp_path)
     ids = [*data["model"]["vocab"].values(), *(token["id"] for token in data["added_tokens"])]
-    *files, found = vocabulary(tmp_path, data, n_vocab=max(ids) + 1)
-    assert compare_tokens(*files, found) == []
+    file, found = vocabulary(tmp_path, data, n_vocab=max(ids) + 1)
+    assert compare_tokens(file, found) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_other_split_is_found(name: str, trained: dict[str, Any], tmp_path: Path) -> None:
     other = "qwen2" if name not in ("qwen2", "qwen35") else "llama-bpe"
-    *files, data = vocabulary(tmp_path, with_split(trained, name), pre=other)
-    (found,) = compare_tokens(*files, data)
+    file, data = vocabulary(tmp_path, with_split(trained, name), pre=other)
+    (found,) = compare_tokens(file, data)
     assert "in the engine" in found
 
 
@@ -114,15 +127,15 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_reason_is_named(name: str, trained: dict[str, Any], tmp_path: Path) -> None:
     change, reason = CHANGES[name]
-    *files, data = vocabulary(tmp_path, {**with_split(trained, "qwen2"), **change})
-    (found,) = compare_tokens(*files, data)
+    file, data = vocabulary(tmp_path, {**with_split(trained, "qwen2"), **change})
+    (found,) = compare_tokens(file, data)
     assert found.endswith(f"{reason}, which llama.cpp does not apply")
 
 
 @pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
 def test_flags_of_added_tokens(flag: str, trained: dict[str, Any], tmp_path: Path) -> None:
-    *files, data = vocabulary(tmp_path, with_flags(with_split(trained, "qwen2"), **{flag: True}))
-    (found,) = compare_tokens(*files, data)
+    file, data = vocabulary(tmp_path, with_flags(with_split(trained, "qwen2"), **{flag: True}))
+    (found,) = compare_tokens(file, data)
     assert found.endswith(f"'<think>' has the flag {flag}, which a GGUF cannot state")
 
 
@@ -131,8 +144,8 @@ def test_an_ordinary_entry_that_a_loader_takes_for_special(text: str, trained: d
     changed = with_split(trained, "qwen2")
     vocab = changed["model"]["vocab"]
     changed["model"] = {**changed["model"], "vocab": {**vocab, text: max(vocab.values()) + 10}}
-    *files, data = vocabulary(tmp_path, changed)
-    found = compare_tokens(*files, data)
+    file, data = vocabulary(tmp_path, changed)
+    found = compare_tokens(file, data)
     if text == "</s>":
         assert found == []
     else:
@@ -147,18 +160,18 @@ def test_tokens_around_a_text(trained: dict[str, Any], tmp_path: Path) -> None:
     text = {"Sequence": {"id": "A", "type_id": 0}}
     for single, fits in (([begin, text], True), ([begin, text, end], True), ([begin, begin, text], False)):
         template = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": known}
-        *files, data = vocabulary(tmp_path, {**with_split(trained, "llama-bpe"), "post_processor": template})
-        assert (compare_tokens(*files, data) == []) == fits
+        file, data = vocabulary(tmp_path, {**with_split(trained, "llama-bpe"), "post_processor": template})
+        assert (compare_tokens(file, data) == []) == fits
 
 
 def test_a_rendered_chat_is_compared(trained: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}\u1e9b\u0323{% endfor %}")
     changed = {**with_split(trained, "qwen2"), "normalizer": {"type": "NFC"}}
-    *files, data = vocabulary(tmp_path, changed)
-    assert compare_tokens(*files, data) == [], "NFC is not compared: no text of these has separate accents"
+    file, data = vocabulary(tmp_path, changed)
+    assert compare_tokens(file, data) == [], "NFC is not compared: no text of these has separate accents"
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}e\u0301{% endfor %}")
-    *files, data = vocabulary(tmp_path, changed)
-    (found,) = compare_tokens(*files, data)
+    file, data = vocabulary(tmp_path, changed)
+    (found,) = compare_tokens(file, data)
     assert "Answer briefly." in found
 
 
@@ -168,9 +181,9 @@ def test_the_rule_of_merges(ignores: bool, trained: dict[str, Any], tmp_path: Pa
     changed = with_split(trained, "llama-bpe")
     vocab = {**changed["model"]["vocab"], "qzqz": max(changed["model"]["vocab"].values()) + 10}
     changed["model"] = {**changed["model"], "vocab": vocab, "ignore_merges": ignores}
-    vocabulary_file, file, _ = vocabulary(tmp_path, changed)
-    encoder = Tokenizer.from_file(str(file))
-    with Model(vocabulary_file, LoadOptions(vocab_only=True)) as model:
+    file, found = vocabulary(tmp_path, changed)
+    encoder = found.encoder.get()
+    with Model(file, LoadOptions(vocab_only=True)) as model:
         encode = lambda texts: [each.ids for each in encoder.encode_batch(texts)]  # noqa: E731
         assert first_difference(EngineTokenizer(model), encode, ["qzqz", "a qzqz b", *TEXTS]) is None
     assert (len(encoder.encode("qzqz").ids) == 1) == ignores

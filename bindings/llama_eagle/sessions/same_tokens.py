@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_eagle.convert.pre_tokenizers import load_encoder, normalizer_problem
+from llama_eagle.convert.pre_tokenizers import normalizer_problem
 from llama_eagle.convert.source.storage import read_json
 from llama_eagle.errors import EagleError, EnvironmentFailure
 from llama_eagle.sessions.chats.messages import render_chat
@@ -76,14 +76,14 @@ def first_difference(engine: Tokenizer, encode: Encode, texts: Sequence[str]) ->
     return None
 
 
-def compare_tokens(vocabulary: Path, tokenizer_json: Path, data: TokenizerData) -> list[str]:
+def compare_tokens(vocabulary: Path, data: TokenizerData) -> list[str]:
     """Compare a GGUF's vocabulary with the tokenizer.json that it was made from; return a difference as a sentence.
 
-    data: what the converter read. Raises `EnvironmentFailure` without the tokenizers package, and `InputError` if the
+    data: as the converter read it. Raises `EnvironmentFailure` without the tokenizers package, and `InputError` if the
     engine cannot load the vocabulary.
     """
     try:
-        encoder = load_encoder(tokenizer_json)
+        encoder = data.encoder.take()
     except ImportError:
         raise EnvironmentFailure("checking the tokens needs the tokenizers package: pip install tokenizers") from None
     except (KeyboardInterrupt, SystemExit):
@@ -96,7 +96,7 @@ def compare_tokens(vocabulary: Path, tokenizer_json: Path, data: TokenizerData) 
         engine = Tokenizer(model)
         for texts in (special_texts(special), TEXTS, markup_texts(data), tuple(chat_texts(data))):
             if (found := first_difference(engine, encode, texts)) is not None:
-                return [f"{found}{_reason(found, read_json(tokenizer_json), data)}"]
+                return [f"{found}{_reason(found, read_json(data.encoder.file), data)}"]
     return []
 
 
