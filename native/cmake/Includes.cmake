@@ -52,3 +52,23 @@ if (LLAMA_EAGLE_SERVER)
     eagle_sees(server-context tools/server/server-task.cpp eagle_chat_reply.h eagle_events.h)
     eagle_sees(server-context tools/server/server.cpp eagle_chat.h eagle_ending.h eagle_models.h)
 endif()
+
+# Compiles the files of a target that match `pattern` together: small ones below large headers, which then take a fifth
+# of the time.
+function(eagle_unite target pattern)
+    get_target_property(folder ${target} SOURCE_DIR)
+    get_target_property(others ${target} SOURCES)
+    list(FILTER others EXCLUDE REGEX "${pattern}")
+    foreach (file ${others})
+        cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY ${folder})
+        set_property(SOURCE ${file} TARGET_DIRECTORY ${target} PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
+    endforeach()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+endfunction()
+
+if (TARGET mtmd)
+    eagle_unite(mtmd "models/.*[.]cpp$")
+endif()
+if (LLAMA_EAGLE_SERVER)
+    eagle_unite(llama-common "parsers/.*[.]cpp$")
+endif()
