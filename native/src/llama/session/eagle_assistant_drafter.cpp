@@ -110,17 +110,15 @@ void AssistantSequence::load_state(const char * data, int64_t size, int32_t n_pa
 }
 
 void AssistantDrafter::draft(std::vector<DraftTask> & tasks, int32_t n_steps, float p_min) {
-    std::vector<float> own(p_min > 0.0f ? tasks.size() * n_steps : 0);
     std::vector<AssistantModel::Part> parts;
-    for (size_t i = 0; i < tasks.size(); i++) {
-        const auto & rows = static_cast<const AssistantSequence &>(tasks[i].rows);
-        float * probs = tasks[i].probs || own.empty() ? tasks[i].probs : &own[i * n_steps];
+    for (const DraftTask & task : tasks) {
+        const auto & rows = static_cast<const AssistantSequence &>(task.rows);
         const llama_pos pos = rows.positions().at(rows.n_past());
-        parts.push_back({rows.seq(), pos, tasks[i].id_last, rows.state(), tasks[i].ids, probs});
+        parts.push_back({rows.seq(), pos, task.id_last, rows.state(), {task.ids, task.probs}});
     }
-    const int32_t n = model_.draft(parts, n_steps, p_min);
+    model_.draft(parts, n_steps, p_min);
     for (size_t i = 0; i < tasks.size(); i++) {
-        tasks[i].n_out = p_min > 0.0f ? n_confident(parts[i].probs, n, p_min) : n;
+        tasks[i].n_out = parts[i].out.n_out;
     }
 }
 

@@ -56,7 +56,10 @@ class AssistantDrafter : public Drafter {
     int64_t n_vocab_draft() const override { return model_.head().n_rows(); }
     llama_token target_id(int32_t draft_id) const override { return model_.head().token(draft_id); }
     void read_step(int32_t step, float * logits, float * hidden) const override {
-        model_.read_step(step, logits, hidden);
+        model_.read_logits(step, logits);
+        if (hidden) {
+            model_.read_state(step, hidden);
+        }
     }
 
     std::unique_ptr<Sequence> add_sequence(llama_seq_id seq) override {

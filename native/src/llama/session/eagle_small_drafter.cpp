@@ -146,9 +146,7 @@ void SmallDrafter::read_step(int32_t step, float * logits, float * hidden) const
     if (hidden) {
         throw Error(EAGLE_ERR_INCOMPATIBLE, "a small model reads no hidden state of its last step");
     }
-    if (logits) {
-        model_.read_logits(step, logits);
-    }
+    model_.read_logits(step, logits);
 }
 
 void SmallDrafter::draft(std::vector<DraftTask> & tasks, int32_t n_steps, float p_min) {
@@ -159,19 +157,15 @@ void SmallDrafter::draft(std::vector<DraftTask> & tasks, int32_t n_steps, float 
             by_seq[static_cast<const SmallSequence &>(task.rows).seq()] = &task;
         }
     }
-    std::vector<float> own(tasks.size() * n_steps);
     std::vector<SmallModel::Part> parts;
     for (const auto & [seq, task] : by_seq) {
         std::vector<llama_token> text = static_cast<const SmallSequence &>(task->rows).text(n_steps);
         text.push_back(task->id_last);
-        float * probs = task->probs || p_min <= 0.0f ? task->probs : &own[parts.size() * n_steps];
-        parts.push_back({seq, std::move(text), task->ids, probs});
+        parts.push_back({seq, std::move(text), {task->ids, task->probs}});
     }
-    const int32_t n = parts.empty() ? 0 : model_.draft(parts, n_steps, p_min);
-    size_t i = 0;
-    for (const auto & [seq, task] : by_seq) {
-        task->n_out = p_min > 0.0f ? n_confident(parts[i].probs, n, p_min) : n;
-        i++;
+    model_.draft(parts, n_steps, p_min);
+    for (const SmallModel::Part & part : parts) {
+        by_seq[part.seq]->n_out = part.out.n_out;
     }
 }
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "eagle_decode.h"
 #include "eagle_error.h"
-#include "eagle_info.h"
 #include "llama-context.h"
 #include "llama-ext.h"
 #include "llama-model.h"
@@ -18,7 +16,8 @@ namespace {
 }
 
 // The last two layers of the target have the keys and values that the draft reads: those of a window, then all.
-void require_fit(const llama_model & draft, const llama_model & target) {
+// Returns the draft if it fits the target.
+const llama_model & require_fit(const llama_model & draft, const llama_model & target) {
     const llama_hparams &own = draft.hparams, &tgt = target.hparams;
     if (target.arch != LLM_ARCH_GEMMA4) {
         throw Error(EAGLE_ERR_INCOMPATIBLE,
@@ -42,15 +41,14 @@ void require_fit(const llama_model & draft, const llama_model & target) {
                                 tgt.n_embd_head_k(source)));
         }
     }
+    return draft;
 }
 
 }  // namespace
 
 AssistantModel::AssistantModel(const llama_model & draft, llama_context & target, const DraftParams & params)
-    : model_(draft), n_embd_(target.get_model().hparams.n_embd) {
-    require_fit(draft, target.get_model());
-    head_ = std::make_unique<SmallHead>(draft, draft.vocab, (int32_t) draft.vocab.n_tokens(), params);
-    bytes_read_ = eagle_bytes_read(&draft, 1) - head_->bytes_saved();
+    : StepModel(require_fit(draft, target.get_model()), draft.vocab, params),
+      n_embd_(target.get_model().hparams.n_embd) {
     make_context(target, params);
 }
 
@@ -76,83 +74,39 @@ void AssistantModel::make_context(llama_context & target, const DraftParams & pa
     ctx_->device_logits.wanted = true;
 }
 
-const char * AssistantModel::device() const {
-    return ggml_backend_dev_name(model_.dev_output());
-}
-
-// Evaluates one row of each part: the last token, or the one drafted last.
-void AssistantModel::decode(const std::vector<Part> & parts, int32_t step) {
-    const size_t n = parts.size();
-    std::vector<llama_token> ids(n);
-    std::vector<llama_pos> pos(n);
-    std::vector<int32_t> n_seq(n, 1);
-    std::vector<llama_seq_id> seq(n);
-    std::vector<llama_seq_id *> seqs(n);
-    std::vector<int8_t> outputs(n, 1);
-    for (size_t i = 0; i < n; i++) {
-        ids[i] = step == 0 ? parts[i].id_last : parts[i].ids[step - 1];
-        pos[i] = parts[i].pos;
-        seq[i] = parts[i].seq;
-        seqs[i] = &seq[i];
+// Evaluates one row of each part, the last token or the one drafted last, and reads the states for the next step.
+std::vector<int32_t> AssistantModel::evaluate(const std::vector<Part> & parts, int32_t step) {
+    std::vector<Row> rows;
+    std::vector<int32_t> outputs;
+    for (const Part & part : parts) {
+        outputs.push_back((int32_t) rows.size());
+        rows.push_back({step == 0 ? part.id_last : part.out.ids[step - 1], part.seq, part.pos, true});
     }
-    eagle::decode(
-        *ctx_, {(int32_t) n, ids.data(), states_.data(), pos.data(), n_seq.data(), seqs.data(), outputs.data()}, false);
-}
-
-void AssistantModel::read_states(size_t n_parts) {
-    for (size_t i = 0; i < n_parts; i++) {
+    decode(rows, states_.data());
+    for (size_t i = 0; i < parts.size(); i++) {
         const float * state = llama_get_embeddings_nextn_ith(ctx_.get(), (int32_t) i);
         if (!state) {
             throw Error(EAGLE_ERR_INTERNAL, "the draft has no state for its next step");
         }
         std::copy_n(state, n_embd_, states_.begin() + (int64_t) i * n_embd_);
     }
+    drafted_states_.insert(drafted_states_.end(), states_.begin(), states_.begin() + n_embd_);
+    return outputs;
 }
 
-int32_t AssistantModel::draft(const std::vector<Part> & parts, int32_t n_steps, float p_min) {
-    drafted_logits_.clear();
+void AssistantModel::draft(std::vector<Part> & parts, int32_t n_steps, float p_min) {
     drafted_states_.clear();
     states_.clear();
-    for (const Part & part : parts) {
+    std::vector<Proposal *> proposals;
+    for (Part & part : parts) {
         states_.insert(states_.end(), part.state, part.state + n_embd_);
+        proposals.push_back(&part.out);
     }
-    std::vector<float> confidence(parts.size(), 1.0f);
-    for (int32_t step = 0;; step++) {
-        decode(parts, step);
-        read_states(parts.size());
-        for (size_t i = 0; i < parts.size(); i++) {
-            const float * logits = llama_get_logits_ith(ctx_.get(), (int32_t) i);
-            if (!logits) {
-                throw Error(EAGLE_ERR_INTERNAL, "the draft has no logits");
-            }
-            if (i == 0) {
-                drafted_logits_.insert(drafted_logits_.end(), logits, logits + head_->n_rows());
-            }
-            float prob = 1.0f;
-            parts[i].ids[step] = head_->best(logits, parts[i].probs || p_min > 0.0f ? &prob : nullptr);
-            if (parts[i].probs) {
-                parts[i].probs[step] = prob;
-            }
-            confidence[i] *= prob;
-        }
-        drafted_states_.insert(drafted_states_.end(), states_.begin(), states_.begin() + n_embd_);
-        if (step + 1 == n_steps || *std::max_element(confidence.begin(), confidence.end()) < p_min) {
-            return step + 1;
-        }
-    }
+    StepModel::draft(proposals, n_steps, p_min, [&](int32_t step) { return evaluate(parts, step); });
 }
 
-void AssistantModel::read_step(int32_t step, float * logits, float * state) const {
-    const int64_t n_rows = head_->n_rows();
-    if (step < 0 || (step + 1) * n_rows > (int64_t) drafted_logits_.size()) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("step %d was not drafted", step));
-    }
-    if (logits) {
-        std::copy_n(drafted_logits_.begin() + step * n_rows, n_rows, logits);
-    }
-    if (state) {
-        std::copy_n(drafted_states_.begin() + step * n_embd_, n_embd_, state);
-    }
+void AssistantModel::read_state(int32_t step, float * state) const {
+    std::copy_n(drafted_states_.begin() + step * n_embd_, n_embd_, state);
 }
 
 }  // namespace eagle

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "eagle_decode.h"
 #include "eagle_error.h"
-#include "eagle_info.h"
 #include "eagle_small_vocabulary.h"
 #include "llama-context.h"
 #include "llama-model.h"
@@ -17,7 +15,8 @@ namespace {
     throw Error(EAGLE_ERR_INCOMPATIBLE, what);
 }
 
-void require_fit(const llama_model & draft, const llama_model & target) {
+// Returns the draft if it fits the target.
+const llama_model & require_fit(const llama_model & draft, const llama_model & target) {
     if (&draft == &target) {
         incompatible("the target cannot draft for itself: a draft is a smaller model, or an MTP head");
     }
@@ -30,6 +29,11 @@ void require_fit(const llama_model & draft, const llama_model & target) {
     if (!difference.empty()) {
         incompatible(difference + ": use a draft of the target's family");
     }
+    return draft;
+}
+
+const llama_vocab & smaller(const llama_vocab & a, const llama_vocab & b) {
+    return a.n_tokens() <= b.n_tokens() ? a : b;
 }
 
 size_t n_equal(const std::vector<llama_token> & a, const std::vector<llama_token> & b) {
@@ -41,15 +45,11 @@ size_t n_equal(const std::vector<llama_token> & a, const std::vector<llama_token
 
 SmallModel::SmallModel(const llama_model & draft, const llama_context & target, const DraftParams & params,
                        int32_t n_seq, int32_t n_draft_max)
-    : model_(draft), recurrent_(llama_model_is_recurrent(&draft) || llama_model_is_hybrid(&draft)), memory_(n_seq) {
-    require_fit(draft, target.get_model());
-    n_known_ = (int32_t) draft.vocab.n_tokens();
-    bytes_read_ = eagle_bytes_read(&draft, 1);
-    const llama_vocab & vocab_tgt = target.get_model().vocab;
-    const int32_t n_vocab = std::min(n_known_, (int32_t) vocab_tgt.n_tokens());
-    head_ = std::make_unique<SmallHead>(draft, n_vocab == n_known_ ? draft.vocab : vocab_tgt, n_vocab, params);
-    bytes_read_ -= head_->bytes_saved();
-    n_ctx_ = (int32_t) std::min<int64_t>(params.n_ctx, draft.hparams.n_ctx_train);
+    : StepModel(require_fit(draft, target.get_model()), smaller(draft.vocab, target.get_model().vocab), params),
+      n_ctx_((int32_t) std::min<int64_t>(params.n_ctx, draft.hparams.n_ctx_train)),
+      n_known_((int32_t) draft.vocab.n_tokens()),
+      recurrent_(llama_model_is_recurrent(&draft) || llama_model_is_hybrid(&draft)),
+      memory_(n_seq) {
     make_context(target, params, n_seq, n_draft_max);
 }
 
@@ -79,10 +79,6 @@ void SmallModel::make_context(const llama_context & target, const DraftParams & 
     ctx_->device_logits.wanted = true;
 }
 
-const char * SmallModel::device() const {
-    return ggml_backend_dev_name(model_.dev_output());
-}
-
 int32_t SmallModel::n_missing(int32_t seq, const std::vector<llama_token> & text) const {
     return (int32_t) (text.size() - n_equal(memory_[seq], text));
 }
@@ -103,25 +99,15 @@ void SmallModel::truncate(int32_t seq, int32_t n) {
     memory_[seq].resize(n);
 }
 
-void SmallModel::decode(const std::vector<Row> & rows) {
-    const int32_t n = (int32_t) rows.size();
-    std::vector<llama_token> ids(n);
-    std::vector<llama_pos> pos(n);
-    std::vector<int32_t> n_seq(n, 1);
-    std::vector<llama_seq_id> seq(n);
-    std::vector<llama_seq_id *> seqs(n);
-    std::vector<int8_t> outputs(n);
-    for (int32_t i = 0; i < n; i++) {
-        std::vector<llama_token> & memory = memory_[rows[i].seq];
-        ids[i] = rows[i].id;
-        pos[i] = (llama_pos) memory.size();
-        seq[i] = rows[i].seq;
-        seqs[i] = &seq[i];
-        outputs[i] = rows[i].has_output;
-        memory.push_back(rows[i].id);
+// Evaluates tokens at the ends of the memories, which are empty after an error.
+void SmallModel::append(const std::vector<Added> & tokens) {
+    std::vector<Row> rows;
+    for (const Added & token : tokens) {
+        rows.push_back({token.id, token.seq, (llama_pos) memory_[token.seq].size(), token.has_output});
+        memory_[token.seq].push_back(token.id);
     }
     try {
-        eagle::decode(*ctx_, {n, ids.data(), nullptr, pos.data(), n_seq.data(), seqs.data(), outputs.data()}, false);
+        decode(rows);
     } catch (...) {
         for (const Row & row : rows) {
             clear(row.seq);
@@ -134,11 +120,11 @@ void SmallModel::evaluate(int32_t seq, const std::vector<llama_token> & text) {
     truncate(seq, (int32_t) n_equal(memory_[seq], text));
     while (memory_[seq].size() < text.size()) {
         const size_t first = memory_[seq].size(), n = std::min(text.size() - first, (size_t) n_batch_);
-        std::vector<Row> rows;
+        std::vector<Added> rows;
         for (size_t i = first; i < first + n; i++) {
             rows.push_back({text[i], seq, false});
         }
-        decode(rows);
+        append(rows);
     }
 }
 
@@ -153,7 +139,7 @@ std::vector<int32_t> SmallModel::decode_texts(const std::vector<Part> & parts) {
         n_most = std::max(n_most, n_missing);
         n_least = std::min(n_least, n_missing);
     }
-    std::vector<Row> rows;
+    std::vector<Added> rows;
     std::vector<int32_t> outputs;
     for (const Part & part : parts) {
         if (n_most != n_least || n_most * parts.size() > (size_t) n_batch_) {
@@ -164,14 +150,14 @@ std::vector<int32_t> SmallModel::decode_texts(const std::vector<Part> & parts) {
         }
         outputs.push_back((int32_t) rows.size() - 1);
     }
-    decode(rows);
+    append(rows);
     return outputs;
 }
 
 // Evaluates the token drafted last. A recurrent state can undo the rows of its last decode only, so there all drafted
 // tokens are evaluated together: they cost little more than one.
 std::vector<int32_t> SmallModel::decode_drafted(const std::vector<Part> & parts, int32_t n_drafted) {
-    std::vector<Row> rows;
+    std::vector<Added> rows;
     std::vector<int32_t> outputs;
     for (const Part & part : parts) {
         if (recurrent_) {
@@ -179,51 +165,21 @@ std::vector<int32_t> SmallModel::decode_drafted(const std::vector<Part> & parts,
         }
         const int32_t n_held = (int32_t) (memory_[part.seq].size() - part.text.size());
         for (int32_t i = n_held; i < n_drafted; i++) {
-            rows.push_back({part.ids[i], part.seq, i + 1 == n_drafted});
+            rows.push_back({part.out.ids[i], part.seq, i + 1 == n_drafted});
         }
         outputs.push_back((int32_t) rows.size() - 1);
     }
-    decode(rows);
+    append(rows);
     return outputs;
 }
 
-// Returns the probability of the chosen token, 1 if nobody reads it.
-float SmallModel::choose(const Part & part, int32_t row, int32_t step, bool wants_prob) {
-    const float * logits = llama_get_logits_ith(ctx_.get(), row);
-    if (!logits) {
-        throw Error(EAGLE_ERR_INTERNAL, format("the draft has no logits in row %d", row));
+void SmallModel::draft(std::vector<Part> & parts, int32_t n_steps, float p_min) {
+    std::vector<Proposal *> proposals;
+    for (Part & part : parts) {
+        proposals.push_back(&part.out);
     }
-    float prob = 1.0f;
-    part.ids[step] = head_->best(logits, wants_prob || part.probs ? &prob : nullptr);
-    if (part.probs) {
-        part.probs[step] = prob;
-    }
-    return prob;
-}
-
-int32_t SmallModel::draft(const std::vector<Part> & parts, int32_t n_steps, float p_min) {
-    std::vector<float> confidence(parts.size(), 1.0f);
-    std::vector<int32_t> outputs = decode_texts(parts);
-    logits_.clear();
-    for (int32_t step = 0;; step++) {
-        for (size_t i = 0; i < parts.size(); i++) {
-            confidence[i] *= choose(parts[i], outputs[i], step, p_min > 0.0f);
-        }
-        const float * logits = llama_get_logits_ith(ctx_.get(), outputs[0]);
-        logits_.insert(logits_.end(), logits, logits + head_->n_rows());
-        if (step + 1 == n_steps || *std::max_element(confidence.begin(), confidence.end()) < p_min) {
-            return step + 1;
-        }
-        outputs = decode_drafted(parts, step + 1);
-    }
-}
-
-void SmallModel::read_logits(int32_t step, float * logits) const {
-    const size_t n_rows = (size_t) head_->n_rows();
-    if (step < 0 || (size_t) (step + 1) * n_rows > logits_.size()) {
-        throw Error(EAGLE_ERR_ARGUMENT, format("step %d was not drafted", step));
-    }
-    std::copy_n(logits_.begin() + (size_t) step * n_rows, n_rows, logits);
+    StepModel::draft(proposals, n_steps, p_min,
+                     [&](int32_t step) { return step == 0 ? decode_texts(parts) : decode_drafted(parts, step); });
 }
 
 int64_t SmallModel::state_size(int32_t seq, const std::vector<llama_token> & text) {

@@ -4,23 +4,19 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
-#include "eagle_draft_params.h"
-#include "eagle_small_head.h"
-#include "llama-cpp.h"
+#include "eagle_step_model.h"
 
 namespace eagle {
 
-class SmallModel {
+class SmallModel : public StepModel {
   public:
-    // A sequence to draft for, and its text with the last sampled token. Output: n_steps entries; probs may be null.
+    // A sequence to draft for, and its text with the last sampled token.
     struct Part {
         int32_t seq;
         std::vector<llama_token> text;
-        llama_token * ids;
-        float * probs;
+        Proposal out;
     };
 
     // Creates a context for n_seq sequences and drafts of up to n_draft_max tokens. Throws EAGLE_ERR_INCOMPATIBLE if
@@ -28,14 +24,8 @@ class SmallModel {
     SmallModel(const llama_model & draft, const llama_context & target, const DraftParams & params, int32_t n_seq,
                int32_t n_draft_max);
 
-    SmallModel(const SmallModel &) = delete;
-
     int32_t n_ctx() const { return n_ctx_; }  // tokens of a sequence, drafted ones included
-    const SmallHead & head() const { return *head_; }
     bool knows(llama_token id) const { return id >= 0 && id < n_known_; }
-    const char * device() const;
-    double bytes_read() const { return bytes_read_; }  // for each drafted token
-    void note_used_tokens(const llama_token * ids, int32_t n) { head_->note_used_tokens(ids, n); }
 
     // Returns the number of the text's tokens that the sequence's memory does not hold.
     int32_t n_missing(int32_t seq, const std::vector<llama_token> & text) const;
@@ -43,12 +33,8 @@ class SmallModel {
     void evaluate(int32_t seq, const std::vector<llama_token> & text);
 
     // Drafts up to n_steps tokens after each text, in one decode for each step. Parts ascend by sequence; texts are not
-    // empty and fit into n_ctx with the steps. Stops after the step at which the cumulative probability of every part
-    // is below p_min. Returns the number of steps.
-    int32_t draft(const std::vector<Part> & parts, int32_t n_steps, float p_min);
-
-    // Copies the logits of a step of the last draft for its first part: a number for each row of the head.
-    void read_logits(int32_t step, float * logits) const;
+    // empty and fit into n_ctx with the steps.
+    void draft(std::vector<Part> & parts, int32_t n_steps, float p_min);
 
     // Truncates the memory to the tokens that it shares with the text, and returns the size of its state.
     int64_t state_size(int32_t seq, const std::vector<llama_token> & text);
@@ -59,31 +45,25 @@ class SmallModel {
     const std::vector<llama_token> & tokens(int32_t seq) const { return memory_[seq]; }
 
   private:
-    // A row of a batch.
-    struct Row {
+    // A token at the end of a sequence's memory.
+    struct Added {
         llama_token id;
         int32_t seq;
         bool has_output;
     };
 
-    const llama_model & model_;
-    std::unique_ptr<SmallHead> head_;
-    llama_context_ptr ctx_;  // its graphs read the head
-    double bytes_read_;
     int32_t n_ctx_;
     int32_t n_batch_;
     int32_t n_known_;
     bool recurrent_;
     std::vector<std::vector<llama_token>> memory_;  // by sequence: the tokens of its rows
-    std::vector<float> logits_;                     // of the last draft's first part: all rows of each step
 
     void make_context(const llama_context & target, const DraftParams & params, int32_t n_seq, int32_t n_draft_max);
     void truncate(int32_t seq, int32_t n);
     void clear(int32_t seq);
-    void decode(const std::vector<Row> & rows);
+    void append(const std::vector<Added> & tokens);
     std::vector<int32_t> decode_texts(const std::vector<Part> & parts);
     std::vector<int32_t> decode_drafted(const std::vector<Part> & parts, int32_t n_drafted);
-    float choose(const Part & part, int32_t row, int32_t step, bool wants_prob);
 };
 
 }  // namespace eagle
