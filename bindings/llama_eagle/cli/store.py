@@ -133,7 +133,8 @@ def _in_folder(folder: Path, outtype: str | None) -> Path:
 
 
 def _is_draft(path: Path) -> bool:
-    from llama_eagle.gguf.pairing import DRAFT_KINDS, KNOWN_NON_TARGETS
+    from llama_eagle.gguf.names import DRAFT_KINDS
+    from llama_eagle.gguf.pairing import KNOWN_NON_TARGETS
     from llama_eagle.gguf.sidecars import peek_architecture
 
     return peek_architecture(path) in (*DRAFT_KINDS, *KNOWN_NON_TARGETS)

@@ -9,8 +9,7 @@ from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOpti
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.header import Header, Source, read_model
-from llama_eagle.gguf.names import names_of
-from llama_eagle.gguf.pairing import DRAFT_KINDS
+from llama_eagle.gguf.names import DRAFT_KINDS, names_of
 from llama_eagle.gguf.recurrent import copies_state
 from llama_eagle.gguf.sidecars import Sidecar, find_sidecar, fitting
 from llama_eagle.pairs import find_pairs, kept_draft
@@ -125,7 +124,7 @@ def _found(target: Source, options: Options) -> Choice[Options]:
     if sidecar is not None and sidecar.files is not None:
         path = sidecar.files[0].path
         kind = DRAFT_KINDS.get(sidecar.files[0].architecture)
-        what = f"the {kind}" if kind else "the MTP head in"
+        what = f"the {kind.partition(' ')[2]}" if kind else "the MTP head in"
         why = f"{what} {path.name} drafts: {sidecar.rule} {REMEDY}"
         return Choice(replace(options, draft=path), why, files, sidecar.files)
     problem = sidecar.problem if sidecar else NOT_FOUND

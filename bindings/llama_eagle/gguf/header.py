@@ -96,6 +96,13 @@ class Header:
         """Return the value of `{architecture}.{name}`, with arrays read."""
         return self.value(f"{self.architecture}.{name}", default)
 
+    def number(self, name: str, default: int = 0, layer: int = 0) -> int:
+        """Return the value of a key that has one number for all layers, or one for each."""
+        value = self.arch_key(name, default)
+        if isinstance(value, list):
+            value = value[layer] if layer < len(value) else default
+        return int(value)
+
     def value(self, key: str, default: Any = None) -> Any:
         value = self.keys.get(key, default)
         return self.read_array(value) if isinstance(value, ArrayRef) else value

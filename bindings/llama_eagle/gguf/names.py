@@ -1,4 +1,7 @@
-"""Names of GGUF files, parsed as in llama.cpp (common/download.cpp): model, quantization, split and role."""
+"""Names of GGUF files, parsed as in llama.cpp (common/download.cpp): model, quantization, split and role.
+
+And the names of the architectures that only draft.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,13 @@ from llama_eagle.gguf.header import Header
 
 MODEL, MTP, EAGLE3 = "model", "mtp", "eagle3"
 DRAFTS = (MTP, EAGLE3, "dflash", "dspark")  # roles of files that draft
+ASSISTANT = "gemma4-assistant"
+DRAFT_KINDS = {  # by architecture: models that only draft
+    "eagle3": "an EAGLE-3 draft",
+    "dflash": "a DFlash draft",
+    ASSISTANT: "an assistant of Gemma 4",
+}
+FEATURE_DRAFTS = frozenset(DRAFT_KINDS) - {ASSISTANT}  # read the target's states, and its head if they have none
 _ROLES = {
     "mmproj": "mmproj",
     "imatrix": "imatrix",

@@ -16,15 +16,10 @@ from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import ArrayRef, Header, Source, read_model
+from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS, FEATURE_DRAFTS
 from llama_eagle.gguf.reading import LOOKED_UP, bytes_per_token, bytes_read
 from llama_eagle.gguf.size import require_addresses
 from llama_eagle.gguf.validate import WITHOUT_TEXT, assistant, check_files, small
-
-DRAFT_KINDS = {  # by architecture: models that only draft
-    "eagle3": "EAGLE-3 draft",
-    "dflash": "DFlash draft",
-    assistant.ASSISTANT: "assistant of Gemma 4",
-}
 
 # Architectures whose graph publishes the residual stream at every block, including those of our patch 0101.
 FEATURE_TARGETS = frozenset({
@@ -63,8 +58,7 @@ def require_target(header: Header) -> None:
     arch = header.architecture
     if arch in DRAFT_KINDS:
         raise InputError(
-            f"{header.path} is {'a' if arch == 'dflash' else 'an'} {DRAFT_KINDS[arch]}, not a target. Give it as the "
-            "draft, and a full model as the target."
+            f"{header.path} is {DRAFT_KINDS[arch]}, not a target. Give it as the draft, and a full model as the target."
         )
     kind = KNOWN_NON_TARGETS.get(arch) or KNOWN_NON_TARGETS.get(str(header.keys.get("general.type", "")))
     if kind:
@@ -162,7 +156,7 @@ def pair_problems(target: Header, draft: Header, stored: set[str]) -> list[str]:
     """
     if draft.architecture not in DRAFT_KINDS:
         return mtp.problems(target, draft)
-    if draft.architecture == assistant.ASSISTANT:
+    if draft.architecture == ASSISTANT:
         return [*assistant.problems(target, draft), *_vocabulary_problems(target, draft)]
     return [
         *_width_problems(target, draft),
@@ -280,7 +274,7 @@ def _draft_shares(target: list[Header], draft: list[Header]) -> dict[str, float]
     """
     own, theirs = ({name: each for file in files for name, each in file.tensors.items()} for files in (draft, target))
     arch = draft[0].architecture
-    tied = None if arch in ("eagle3", "dflash") else own.get(EMBEDDINGS)
+    tied = None if arch in FEATURE_DRAFTS else own.get(EMBEDDINGS)
     head = own.get(HEAD) or tied or theirs.get(HEAD) or theirs.get(EMBEDDINGS)
     if head is None:
         return {}

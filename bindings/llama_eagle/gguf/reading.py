@@ -17,8 +17,7 @@ def bytes_read(header: Header, tensor: TensorInfo) -> float:
     n_bytes = tensor.n_bytes or 0
     if "_exps" not in tensor.name:
         return float(n_bytes)
-    used = header.arch_key("expert_used_count", 1)
-    return n_bytes * int(used[0] if isinstance(used, list) else used) / int(header.arch_key("expert_count", 1))
+    return n_bytes * header.number("expert_used_count", 1) / header.number("expert_count", 1)
 
 
 def bytes_per_token(files: Sequence[Header]) -> float:

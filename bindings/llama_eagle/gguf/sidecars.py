@@ -9,8 +9,8 @@ from pathlib import Path
 from llama_eagle.errors import EagleError, InputError
 from llama_eagle.files import refuse_special
 from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.names import DRAFTS, MODEL, MTP, FileName, is_type_folder, read_name
-from llama_eagle.gguf.pairing import DRAFT_KINDS, draft_problem
+from llama_eagle.gguf.names import DRAFT_KINDS, DRAFTS, MODEL, MTP, FileName, is_type_folder, read_name
+from llama_eagle.gguf.pairing import draft_problem
 
 _KEY = b"general.architecture\x08\x00\x00\x00"
 

@@ -118,8 +118,10 @@ def available_bytes() -> int | None:
 def _kv_heads(header: Header) -> list[int]:
     """Return the number of heads for each layer with keys and values."""
     n_layers = int(header.arch_key("block_count", 0))
-    heads = header.arch_key("attention.head_count_kv", header.arch_key("attention.head_count", 1))
-    per_layer = [int(n) for n in heads] if isinstance(heads, list) else [int(heads)] * n_layers
+    name = (
+        "attention.head_count_kv" if header.arch_key("attention.head_count_kv") is not None else "attention.head_count"
+    )
+    per_layer = [header.number(name, 1, layer) for layer in range(n_layers)]
     recurrent = header.arch_key("attention.recurrent_layers")
     interval = header.arch_key("full_attention_interval", 4 if header.arch_key("ssm.state_size") else 1)
     if isinstance(recurrent, list):

@@ -16,7 +16,8 @@ from pathlib import Path
 from llama_eagle.errors import InputError
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import Header, TensorInfo, read_model
-from llama_eagle.gguf.validate.assistant import ASSISTANT, check_assistant
+from llama_eagle.gguf.names import ASSISTANT
+from llama_eagle.gguf.validate.assistant import check_assistant
 from llama_eagle.gguf.validate.dflash import check_dflash
 from llama_eagle.gguf.validate.eagle3 import check_draft
 from llama_eagle.gguf.validate.families import FAMILIES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llama_eagle.gguf.header import Header
-from llama_eagle.gguf.validate.eagle3 import first_of
+from llama_eagle.gguf.names import ASSISTANT
 from llama_eagle.gguf.validate.keys import check_keys
 from llama_eagle.gguf.validate.table import (
     MAX_CONTEXT,
@@ -21,7 +21,6 @@ from llama_eagle.gguf.validate.table import (
     vector,
 )
 
-ASSISTANT = "gemma4-assistant"
 TARGET = "gemma4"
 PREFIX = f"{ASSISTANT}."
 
@@ -77,10 +76,14 @@ def check_assistant(header: Header) -> Iterator[str]:
     yield from faults
     if faults:
         return  # tensors cannot be checked against wrong sizes
-    for il in range(first_of(header, "block_count")):
+    for il in range(header.number("block_count")):
         sizes = _sizes(header, il)
         heads = Heads(
-            _at(header, "attention.head_count", il), heads_kv(header, il), sizes["d"], sizes["v"], sizes["rotary"]
+            header.number("attention.head_count", layer=il),
+            header.number("attention.head_count_kv", layer=il),
+            sizes["d"],
+            sizes["v"],
+            sizes["rotary"],
         )
         yield from check_heads(heads)
         blocks = [Block(BLOCK, f"blk.{il}."), *([] if is_windowed(header, il) else [Block(FACTORS)])]
@@ -93,17 +96,20 @@ def problems(target: Header, draft: Header) -> Iterator[str]:
     if target.architecture != TARGET:
         yield f"it is an assistant of Gemma 4, the target is a {target.architecture} model."
         return
-    expected, width = (first_of(draft, "embedding_length_out"), first_of(target, "embedding_length"))
+    expected, width = (draft.number("embedding_length_out"), target.number("embedding_length"))
     if expected != width:
         yield f"it was trained for a hidden size of {expected}, the target has {width}. Use the draft of this target."
         return
-    last = first_of(target, "block_count") - 1
+    last = target.number("block_count") - 1
     if last < 1 or is_windowed(target, last) or not is_windowed(target, last - 1):
         yield "the target does not end with a layer of a sliding window and one without."
         return
-    for il in range(first_of(draft, "block_count")):
+    for il in range(draft.number("block_count")):
         source = last - 1 if is_windowed(draft, il) else last
-        own, theirs = ((heads_kv(header, k), _key_length(header, k)) for header, k in ((draft, il), (target, source)))
+        own, theirs = (
+            (header.number("attention.head_count_kv", layer=k), _key_length(header, k))
+            for header, k in ((draft, il), (target, source))
+        )
         if own != theirs:
             yield (
                 f"its layer {il} reads {own[0]} heads of {own[1]}, the target has {theirs[0]} of {theirs[1]}. "
@@ -117,41 +123,31 @@ def is_windowed(header: Header, il: int) -> bool:
     return bool(pattern[il]) if isinstance(pattern, list) and il < len(pattern) else False
 
 
-def heads_kv(header: Header, il: int) -> int:
-    return _at(header, "attention.head_count_kv", il)
-
-
 def _key_length(header: Header, il: int) -> int:
-    return first_of(header, f"attention.key_length{'_swa' if is_windowed(header, il) else ''}")
-
-
-def _at(header: Header, name: str, il: int) -> int:
-    """Return a key of one number for all blocks, or of one per block."""
-    value = header.arch_key(name, 0)
-    return int((value[il] if il < len(value) else 0) if isinstance(value, list) else value)
+    return header.number(f"attention.key_length{'_swa' if is_windowed(header, il) else ''}")
 
 
 def _check_layers(header: Header) -> Iterator[str]:
-    n, n_heads = (first_of(header, name) for name in ("block_count", "nextn_predict_layers"))
+    n, n_heads = (header.number(name) for name in ("block_count", "nextn_predict_layers"))
     if n != n_heads:
         yield f"{n_heads} of {n} blocks draft (nextn_predict_layers)"
     if len(header.arch_key("attention.sliding_window_pattern")) != n:
         yield f"sliding_window_pattern has not one entry for each of {n} blocks"
-    if first_of(header, "embedding_length_out") == first_of(header, "embedding_length"):
+    if header.number("embedding_length_out") == header.number("embedding_length"):
         yield "embedding_length_out is embedding_length, but llama.cpp needs an assistant narrower than its target"
 
 
 def _sizes(header: Header, il: int) -> dict[str, int]:
     suffix = "_swa" if is_windowed(header, il) else ""
-    head = first_of(header, f"attention.key_length{suffix}")
+    head = header.number(f"attention.key_length{suffix}")
     return {
-        "H": first_of(header, "embedding_length"),
-        "T": first_of(header, "embedding_length_out"),
+        "H": header.number("embedding_length"),
+        "T": header.number("embedding_length_out"),
         "V": header.n_vocab,
-        "F": _at(header, "feed_forward_length", il),
-        "Q": _at(header, "attention.head_count", il) * head,
+        "F": header.number("feed_forward_length", layer=il),
+        "Q": header.number("attention.head_count", layer=il) * head,
         "d": head,
-        "v": first_of(header, f"attention.value_length{suffix}"),
+        "v": header.number(f"attention.value_length{suffix}"),
         "R": head // 2,
-        "rotary": first_of(header, f"rope.dimension_count{suffix}", head),
+        "rotary": header.number(f"rope.dimension_count{suffix}", head),
     }

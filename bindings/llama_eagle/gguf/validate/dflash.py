@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llama_eagle.gguf.header import ArrayRef, Header
-from llama_eagle.gguf.validate.eagle3 import check_map, check_sections, first_of
+from llama_eagle.gguf.validate.eagle3 import check_map, check_sections
 from llama_eagle.gguf.validate.keys import check_keys
 from llama_eagle.gguf.validate.table import (
     I64,
@@ -122,42 +122,42 @@ def _check_mask(header: Header) -> Iterator[str]:
 
 
 def _check_attention(header: Header) -> Iterator[str]:
-    n_head = first_of(header, "attention.head_count")
+    n_head = header.number("attention.head_count")
     key, value = (
-        first_of(header, f"attention.{name}_length", first_of(header, "embedding_length") // n_head)
+        header.number(f"attention.{name}_length", header.number("embedding_length") // n_head)
         for name in ("key", "value")
     )
-    n_rot = first_of(header, "rope.dimension_count", key)
-    yield from check_heads(Heads(n_head, first_of(header, "attention.head_count_kv", n_head), key, value, n_rot))
+    n_rot = header.number("rope.dimension_count", key)
+    yield from check_heads(Heads(n_head, header.number("attention.head_count_kv", n_head), key, value, n_rot))
     yield from check_sections(header, n_rot // 2)
     pattern, n_layer = header.arch_key("attention.sliding_window_pattern"), header.arch_key("block_count")
     if f"{PREFIX}attention.sliding_window" in header.keys and len(pattern or []) != n_layer:
         yield f"{len(pattern or [])} entries for {n_layer} blocks ({PREFIX}attention.sliding_window_pattern)"
-    width, group = first_of(header, "embedding_length"), first_of(header, "conv_group_size", 1)
-    top = first_of(header, "selector_top_k")
+    width, group = header.number("embedding_length"), header.number("conv_group_size", 1)
+    top = header.number("selector_top_k")
     if width % group or width < top * (top + 1):
         yield f"groups of {group} and {top} candidates do not fit a width of {width} (conv_group_size, selector_top_k)"
 
 
 def _sizes(header: Header) -> dict[str, int]:
-    hidden, n_head = first_of(header, "embedding_length"), first_of(header, "attention.head_count")
-    head = first_of(header, "attention.key_length", hidden // n_head)
-    n_vocab = header.n_vocab or first_of(header, "vocab_size")
+    hidden, n_head = header.number("embedding_length"), header.number("attention.head_count")
+    head = header.number("attention.key_length", hidden // n_head)
+    n_vocab = header.n_vocab or header.number("vocab_size")
     d2t, markov = header.tensors.get("d2t"), header.tensors.get("markov_w1.weight")
-    n_taps, group = first_of(header, "conv_kernel_size"), first_of(header, "conv_group_size", 1)
+    n_taps, group = header.number("conv_kernel_size"), header.number("conv_group_size", 1)
     return {
         "H": hidden,
         "AH": len(header.arch_key("target_layers")) * hidden,
-        "F": first_of(header, "feed_forward_length"),
+        "F": header.number("feed_forward_length"),
         "Q": n_head * head,
-        "K": first_of(header, "attention.head_count_kv", n_head) * head,
+        "K": header.number("attention.head_count_kv", n_head) * head,
         "d": head,
         "h": n_head,
         "R": head // 2,
         "D": d2t.n_elements if d2t else n_vocab,
         "V": n_vocab,
         "M": markov.shape[0] if markov else 0,
-        "S": first_of(header, "selector_rank"),
+        "S": header.number("selector_rank"),
         "k": n_taps,
         "G": 2 * n_taps * (hidden // group),
     }
@@ -169,4 +169,4 @@ def _blocks(header: Header, sizes: dict[str, int]) -> list[Block]:
     if "markov_w1.weight" in header.tensors or "markov_w2.weight" in header.tensors:
         model += MARKOV + CONFIDENCE
     rows = BLOCK + (CONVOLUTIONS if has_selector else ())
-    return [Block(model), *(Block(rows, f"blk.{i}.") for i in range(first_of(header, "block_count")))]
+    return [Block(model), *(Block(rows, f"blk.{i}.") for i in range(header.number("block_count")))]

@@ -114,20 +114,14 @@ def _check_layers(header: Header) -> Iterator[str]:
         yield f"eagle3.target_layers has {layers.count} layers, but the file is not marked as extended layout"
 
 
-def first_of(header: Header, name: str, default: int = 0) -> int:
-    """Return a key of one number, or of one per block."""
-    value = header.arch_key(name, default)
-    return int(value[0] if isinstance(value, list) else value)
-
-
 def _check_attention(header: Header) -> Iterator[str]:
-    n_head = first_of(header, "attention.head_count")
+    n_head = header.number("attention.head_count")
     key, value = (
-        first_of(header, f"attention.{name}_length", first_of(header, "embedding_length") // n_head)
+        header.number(f"attention.{name}_length", header.number("embedding_length") // n_head)
         for name in ("key", "value")
     )
-    n_rot = first_of(header, "rope.dimension_count", key)
-    yield from check_heads(Heads(n_head, first_of(header, "attention.head_count_kv", n_head), key, value, n_rot))
+    n_rot = header.number("rope.dimension_count", key)
+    yield from check_heads(Heads(n_head, header.number("attention.head_count_kv", n_head), key, value, n_rot))
     yield from _check_window(header)
     yield from check_sections(header, n_rot // 2)
 
@@ -155,24 +149,24 @@ def _check_window(header: Header) -> Iterator[str]:
 
 
 def _sizes(header: Header) -> dict[str, int]:
-    hidden, n_head = first_of(header, "embedding_length"), first_of(header, "attention.head_count")
-    head = first_of(header, "attention.key_length", hidden // n_head)
-    width, n_aux = first_of(header, "target_hidden_size"), len(header.arch_key("target_layers"))
-    n_vocab = header.n_vocab or first_of(header, "vocab_size")
+    hidden, n_head = header.number("embedding_length"), header.number("attention.head_count")
+    head = header.number("attention.key_length", hidden // n_head)
+    width, n_aux = header.number("target_hidden_size"), len(header.arch_key("target_layers"))
+    n_vocab = header.n_vocab or header.number("vocab_size")
     d2t = header.tensors.get("d2t")
     return {
         "H": hidden,
         "T": width,
         "A": n_aux,
         "AT": n_aux * width,
-        "F": first_of(header, "feed_forward_length"),
+        "F": header.number("feed_forward_length"),
         "Q": n_head * head,
-        "K": first_of(header, "attention.head_count_kv", n_head) * head,
+        "K": header.number("attention.head_count_kv", n_head) * head,
         "d": head,
-        "R": first_of(header, "rope.dimension_count", head) // 2,
+        "R": header.number("rope.dimension_count", head) // 2,
         "D": d2t.n_elements if d2t else n_vocab,
         "V": n_vocab,
-        "L": first_of(header, "block_count"),
+        "L": header.number("block_count"),
     }
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.header import ArrayRef, Header
+from llama_eagle.gguf.names import DRAFT_KINDS
 from llama_eagle.gguf.reading import bytes_per_token
-from llama_eagle.gguf.validate.assistant import ASSISTANT
 
 # The rules of llama.cpp's common/speculative.cpp.
 MAX_DIFFERENCE = 128  # tokens: models of one family pad their vocabularies differently
@@ -23,7 +23,7 @@ FAMILY = "Use a draft of the target's family."
 
 def is_small(target: Header, draft: Sequence[Header]) -> bool:
     """Return True if the files of a draft are a whole model that reads the text alone, and no head of the target."""
-    if draft[0].architecture in ("eagle3", "dflash", ASSISTANT) or mtp.is_head_alone(draft):
+    if draft[0].architecture in DRAFT_KINDS or mtp.is_head_alone(draft):
         return False
     return not mtp.has_head(draft) or bool(mtp.problems(target, draft[0]))
 
@@ -35,6 +35,8 @@ def problems(target: Header, draft: Header) -> Iterator[str]:
         yield "it is the target itself. A draft is a smaller model of the same family."
     elif arch in ENCODERS or draft.arch_key("attention.causal", True) is False:
         yield f"it is an encoder ({arch}), which generates no text. {FAMILY}"
+    elif draft.number("pooling_type"):
+        yield f"it is a model for embeddings or reranking (pooling_type), which generates no text. {FAMILY}"
     elif arch in DIFFUSION:
         yield f"it is a diffusion model ({arch}), which does not generate token by token. {FAMILY}"
     else:

@@ -22,8 +22,7 @@ class _Keys:
 
     def number(self, name: str, default: int = 0) -> int:
         """Return a scalar, or an array's entry for the first block: llama.cpp's tables have one width for all."""
-        value = self.header.arch_key(name, default)
-        return int(value[0] if isinstance(value, list) else value)
+        return self.header.number(name, default)
 
     def _recurrent(self) -> list[bool]:
         n_trunk = self.n_all - self.n_nextn
