@@ -28,7 +28,7 @@ from llama_eagle.sessions.session import EagleSession
 pytestmark = pytest.mark.native
 
 N_STEPS = 5
-TOLERANCE = 1e-4  # of a step's largest value
+TOLERANCE = 3e-4  # of a step's largest value; ggml's GELU is a table in 16 bits
 FLAT = {"temperature": 6.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # for logits that softcapping leaves apart
 
 
@@ -49,25 +49,28 @@ def session(pair: Gemma4Pair) -> Iterator[EagleSession]:
 
 def expected(pair: Gemma4Pair, tokens: list[int], n_steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield logits and the next input state of each step after `tokens`, by transformers."""
-    assert len(tokens) < WINDOW  # whose last row is the drafted position in llama.cpp, in transformers the row before
     *text, last = tokens
     embed = pair.target.get_input_embeddings()
     with torch.no_grad():
         out = pair.target(torch.tensor([text]), output_hidden_states=True, return_shared_kv_states=True)
+        shared = dict(out.shared_kv_states)
+        # llama.cpp's window ends at the drafted position, and so has two rows less than the one of transformers' class
+        shared["sliding_attention"] = tuple(rows[:, :, 1 - WINDOW :] for rows in shared["sliding_attention"])
         state, token = out.hidden_states[-1][:, -1:], torch.tensor([[last]])
         for _ in range(n_steps):
             step = pair.assistant(
                 inputs_embeds=torch.cat([embed(token), state], -1),
                 attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
                 position_ids=torch.tensor([[len(text)]]),
-                shared_kv_states=out.shared_kv_states,
+                shared_kv_states=shared,
             )
             state, token = step.last_hidden_state, step.logits.argmax(-1)
             yield step.logits[0, 0], state[0, 0]
 
 
-def test_logits_are_those_of_transformers(pair: Gemma4Pair, session: EagleSession) -> None:
-    tokens = random.Random(2).choices(range(300, N_VOCAB), k=41)
+@pytest.mark.parametrize("n_tokens", [41, 200])  # within the window, and three times its size
+def test_logits_are_those_of_transformers(pair: Gemma4Pair, session: EagleSession, n_tokens: int) -> None:
+    tokens = random.Random(2).choices(range(300, N_VOCAB), k=n_tokens)
     session.eval(tokens[:-1])
     ids, probs = draft_with_probs(session, tokens[-1], N_STEPS)
     for i, (logits, state) in enumerate(expected(pair, tokens, N_STEPS)):
