@@ -10,7 +10,10 @@ from pathlib import Path
 import gguf
 import pytest
 from fixtures.command import assert_one_line_error, in_shell, llama_eagle
-from fixtures.tiny_gguf import Variant, finish, write_draft, write_target
+from fixtures.llama_pairs import write_lora
+from fixtures.tiny_gguf import Variant, finish, write_draft, write_sliding_window_target, write_target
+from llama_eagle import EagleLlama, cli
+from llama_eagle.errors import EagleError
 
 pytestmark = pytest.mark.native
 
@@ -29,9 +32,26 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "header.gguf").write_bytes(target.read_bytes()[:300])
     (folder / "text.gguf").write_text("this is not a model, only some text that is long enough")
     (folder / "empty.gguf").touch()
+    write_target(folder / "family.gguf", Variant(hidden=32, first_token="other"))
+    write_sliding_window_target(folder / "encoder.gguf", window=16, arch="gemma-embedding")
+    write_lora(folder / "lora.gguf")
+    _write_keys(folder / "mmproj.gguf", "clip")
+    _write_keys(folder / "part-00001-of-00002.gguf", "qwen35", no=0, count=2)
+    _write_keys(folder / "other-00002-of-00002.gguf", "qwen35", no=1, count=2)
+    for i in range(2):
+        _write_keys(folder / f"shard-0000{i + 1}-of-00002.gguf", "eagle3", no=i, count=2)
+    (folder / "prompts.txt").write_text("a")
     (folder / "latin.txt").write_bytes(b"caf\xe9")
     (folder / "empty.txt").touch()
     return folder
+
+
+def _write_keys(path: Path, arch: str, **split: int) -> None:
+    writer = gguf.GGUFWriter(path, arch)
+    for name, value in split.items():
+        writer.add_uint16(f"split.{name}", value)
+    writer.add_tensor(f"v{split.get('no', 0)}", gguf.np.ones(4, gguf.np.float32))
+    finish(writer, path)
 
 
 # arguments ("@x" is a file of `models`), exit code, parts of the message
@@ -43,7 +63,6 @@ GENERATE = [
     (["-m", "@truncated.gguf", "-p", "a"], INPUT, ["truncated", "Download or convert it again"]),
     (["-m", "@header.gguf", "-p", "a"], INPUT, ["damaged or truncated"]),
     (["-m", "@draft.gguf", "-p", "a"], INPUT, ["is an EAGLE-3 draft, not a target"]),
-    (["-m", "@target.gguf", "-d", "@target.gguf", "-p", "a"], INPUT, ["it is the target itself"]),
     (["-m", "@target.gguf", "-d", "@none.gguf", "-p", "a"], INPUT, ["no such file"]),
     (["-m", "@target.gguf", "-d", "@narrow.gguf", "-p", "a"], INPUT, ["hidden size of 32", "Use the draft of"]),
     (["-m", "@target.gguf", "-d", "@vocabulary.gguf", "-p", "a"], INPUT, ["300 tokens, the target's 272"]),
@@ -88,6 +107,47 @@ def fill(arguments: list[str], models: Path) -> list[str]:
 @pytest.mark.parametrize(("arguments", "code", "parts"), GENERATE)
 def test_generate(models: Path, arguments: list[str], code: int, parts: list[str]) -> None:
     assert_one_line_error(llama_eagle("generate", "-t", 1, *fill(arguments, models)), code, *parts)
+
+
+BAD_DRAFTS = {
+    "target.gguf": "it is the target itself",
+    "family.gguf": "token 33 is '!' in the target and 'other' in the draft. Use a draft of the target's family",
+    "encoder.gguf": "it is an encoder (gemma-embedding), which generates no text",
+    "lora.gguf": "is a LoRA adapter, not a language model",
+    "mmproj.gguf": "is a vision or audio projector (mmproj), not a language model",
+    "part-00001-of-00002.gguf": "missing split part-00002-of-00002.gguf",
+    "other-00002-of-00002.gguf": "this is not the first split",
+    "shard-00001-of-00002.gguf": "it is an EAGLE-3 draft in 2 files, which have to be one",
+    "empty.gguf": "not a GGUF",
+    "truncated.gguf": "truncated",
+}
+COMMANDS = {  # the target is the argument before -d
+    "generate": ["-p", "a", "-m"],
+    "chat": ["-m"],
+    "run": [],
+    "serve": ["-m"],
+    "answer": ["@prompts.txt", "-o", "@answers.jsonl", "-m"],
+    "evaluate": ["-m"],
+    "bench": ["-m"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_drafts_that_cannot_draft(command: str, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command refuses them in one line, before it loads or writes anything. Two drafters are a usage error."""
+    arguments = [command, *fill([*COMMANDS[command], "@target.gguf"], models)]
+    for draft, part in {**BAD_DRAFTS, "lookup -d mtp": "--draft names two drafters"}.items():
+        drafters = draft.split() if " " in draft else [str(models / draft)]
+        assert cli.run([*arguments, "-d", *drafters]) == (USAGE if " " in draft else INPUT), draft
+        shown = capsys.readouterr()
+        assert shown.out == "" and len(shown.err.splitlines()) == 1 and part in shown.err
+    assert not (models / "answers.jsonl.part").exists()
+
+
+def test_eagle_llama_refuses_drafts(models: Path) -> None:
+    for draft, part in BAD_DRAFTS.items():
+        with pytest.raises(EagleError, match=re.escape(part)):
+            EagleLlama(models / "target.gguf", draft=models / draft, verbose=False)
 
 
 @pytest.mark.parametrize(("arguments", "code", "parts"), GENERATE[::5])

@@ -118,6 +118,8 @@ def test_what_is_no_small_model(target: Header, tmp_path: Path) -> None:
         (tmp_path / "other.gguf").write_bytes(data)
         other = replace(read_header(tmp_path / "other.gguf"), keys={**target.keys, "general.architecture": name})
         assert reason in next(small.problems(target, other))
+    pooled = replace(read_header(tmp_path / "other.gguf"), keys={**target.keys, "qwen35.pooling_type": 3})
+    assert "for embeddings or reranking" in next(small.problems(target, pooled))
     for key, value in (("add_bos_token", True), ("eos_token_id", 3)):
         keys = {**target.keys, "tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.add_bos_token": False}
         of_target, of_draft = (replace(target, keys=each) for each in (keys, {**keys, f"tokenizer.ggml.{key}": value}))

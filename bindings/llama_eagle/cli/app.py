@@ -26,6 +26,7 @@ from llama_eagle.cli.commands import (
     serve,
     train,
 )
+from llama_eagle.errors import UsageError
 
 # Command -> function and example, in the order of docs/commands.md. The first sentence of a command's help must fit a
 # line of 80 columns.
@@ -55,6 +56,13 @@ ABOUT = "Run GGUF models faster with speculative decoding (EAGLE-3, MTP, prompt 
 
 class Command(typer.core.TyperCommand):
     """A command whose help lists options by panel: first those without one, then "Advanced"."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as click does, which takes the last of several values, but refuse a second drafter."""
+        order = self.make_parser(ctx).parse_args(list(args))[2]
+        if sum(parameter.name == "draft" for parameter in order) > 1:
+            raise UsageError("--draft names two drafters. Name one; --lookup adds prompt look-up to a draft model.")
+        return list(super().parse_args(ctx, args))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}

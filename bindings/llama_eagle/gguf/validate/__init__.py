@@ -16,7 +16,7 @@ from pathlib import Path
 from llama_eagle.errors import InputError
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import Header, TensorInfo, read_model
-from llama_eagle.gguf.names import ASSISTANT
+from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS
 from llama_eagle.gguf.validate.assistant import check_assistant
 from llama_eagle.gguf.validate.dflash import check_dflash
 from llama_eagle.gguf.validate.eagle3 import check_draft
@@ -56,6 +56,9 @@ def check_files(files: list[Header]) -> Iterator[Finding]:
     tensors = {name: tensor for file in files for name, tensor in file.tensors.items()}
     errors = [fault for file in files for fault in check_general(file)]
     is_model = not OTHER_KINDS & {first.architecture, first.keys.get("general.type")}
+    if not errors and first.architecture in DRAFT_KINDS and len(files) > 1:
+        kind = DRAFT_KINDS[first.architecture]
+        errors.append(f"it is {kind} in {len(files)} files, which have to be one (llama-gguf-split --merge)")
     if not errors and is_model:
         errors += _check_model(first, tensors)
     yield from (Finding("error", error, str(first.path)) for error in errors)
