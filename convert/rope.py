@@ -111,8 +111,10 @@ def _factor(params: Fields) -> float:
 
 
 def target_keys(config: Fields, params: Fields, factors: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the scaling keys of a target, whose graph reads YaRN's betas. factors: types that the family's graph
-    reads as a tensor. "dynamic" scales beyond max_position_embeddings only, which is the context of the file.
+    """Return the scaling keys of a target. factors: types that the family's graph reads as a tensor.
+
+    "dynamic" scales beyond max_position_embeddings only, which is the context of the file. llama.cpp reads the keys of
+    YaRN's betas for a few other families only.
     """
     kind = params.text("rope_type")
     if kind in ("default", "mrope", "dynamic", *factors):
@@ -122,7 +124,8 @@ def target_keys(config: Fields, params: Fields, factors: tuple[str, ...] = ()) -
     if kind != "yarn":
         known = ", ".join(("default", "linear", "dynamic", "yarn", *factors))
         raise ConfigError(f"{config.where}: rope_type {kind!r} is not supported for this architecture ({known})")
-    params.require("truncate", True)
+    for name, fixed in (("truncate", True), ("beta_fast", 32.0), ("beta_slow", 1.0)):
+        params.require(name, fixed)
     names = {"attention_factor": "attn_factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
     stated = {key: params.need_number(name) for name, key in names.items() if params.get(name) is not None}
     return {**yarn_keys(params), **_yarn_scale(params), **{f"rope.scaling.yarn_{k}": v for k, v in stated.items()}}

@@ -25,12 +25,14 @@ class Scheme:
     """Facts that only config.json states.
 
     block: rows and columns of one FP8 scale. bits: possible widths of packed integers. zero_shift: what is added to
-    GPTQ's stored zero points.
+    GPTQ's stored zero points. carries: in whole words, which restores the zero points of 0 that GPTQModel subtracted 1
+    from; AutoGPTQ adds to each alone.
     """
 
     block: tuple[int, int] | None = None
     bits: tuple[int, ...] = (4,)
     zero_shift: int = 1
+    carries: bool = False
 
 
 def read_scheme(config: dict[str, Any], *, strict: bool = True) -> Scheme:
@@ -67,7 +69,8 @@ def _scheme(found: dict[str, Any]) -> Scheme | None:
     if method == "modelopt":
         return Scheme() if str(found.get("quant_algo")).upper() in _MODELOPT else None
     if method == "gptq" and found.get("checkpoint_format", "gptq") in ("gptq", "gptq_v2"):
-        return Scheme(zero_shift=1 if found.get("checkpoint_format", "gptq") == "gptq" else 0)
+        shift = 1 if found.get("checkpoint_format", "gptq") == "gptq" else 0
+        return Scheme(zero_shift=shift, carries="gptqmodel" in str(found.get("meta")).lower())
     if method in ("auto-round", "intel/auto-round"):
         packing = str(found.get("packing_format"))
         return Scheme(zero_shift=1 if "gptq" in packing and "gptqmodel" not in packing else 0)

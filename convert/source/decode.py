@@ -191,11 +191,19 @@ def words(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.nda
     if zero.shape[1] == codes.shape[1]:
         return _affine((rows, columns), lambda some: _awq_rows(codes, some), scale, _unpack_awq(zero).T, None)
     bits = codes.shape[0] * 32 // columns
-    shifted = (_unpack(zero, bits, rows) + np.uint8(scheme.zero_shift)) & np.uint8((1 << bits) - 1)
+    shifted = _shifted(zero, bits, rows, scheme)
     by_row = np.ascontiguousarray(codes.T)
     return _affine(
         (rows, columns), lambda some: _unpack(by_row[some], bits, columns), scale, shifted.T, parts.get("group")
     )
+
+
+def _shifted(zero: np.ndarray, bits: int, rows: int, scheme: Scheme) -> np.ndarray:
+    """Return GPTQ's zero points, uint8 [groups, rows]."""
+    if scheme.carries and 32 % bits == 0:  # GPTQModel shifts those of 3 bits alone
+        ones = np.uint32(scheme.zero_shift * sum(1 << i for i in range(0, 32, bits)))
+        return _unpack(zero.view(np.uint32) + ones, bits, rows)
+    return (_unpack(zero, bits, rows) + np.uint8(scheme.zero_shift)) & np.uint8((1 << bits) - 1)
 
 
 def words_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:

@@ -48,10 +48,13 @@ def spread(values: torch.Tensor, size: int) -> torch.Tensor:
 # --- GPTQ, AWQ ---------------------------------------------------------------------------------------------------
 
 
-def gptq(bits: int, *, v2: bool = False, shuffled: bool = False, method: str = "gptq") -> Callable[[], Case]:
+def gptq(
+    bits: int, *, v2: bool = False, shuffled: bool = False, method: str = "gptq", carries: bool = False
+) -> Callable[[], Case]:
     """GPTQModel 7.7.0, TorchLinear.dequantize_weight: scales[g_idx] * (weight - zeros[g_idx]), transposed.
 
-    Format "gptq" stores zeros less one, modulo 2**bits; "gptq_v2" as they are.
+    Format "gptq" stores zeros less one, modulo 2**bits; "gptq_v2" as they are. carries: GPTQModel's own conversion from
+    "gptq_v2" to "gptq", which subtracts from whole words.
     """
 
     def make() -> Case:
@@ -66,6 +69,9 @@ def gptq(bits: int, *, v2: bool = False, shuffled: bool = False, method: str = "
             ".g_idx": group.int(),
         }
         config: dict[str, Any] = {"quant_method": method, "bits": bits, "group_size": 32, "desc_act": shuffled}
+        if carries:
+            stored[".qzeros"] = words(zeros, bits) - sum(1 << i for i in range(0, 32, bits))
+            config["meta"] = {"quantizer": ["gptqmodel:7.7.0"]}
         if method == "gptq":
             config |= {"checkpoint_format": "gptq_v2"} if v2 else {}
         else:
@@ -273,6 +279,7 @@ def torchao_blocked(rows: int, columns: int, size: int, bits: int) -> Callable[[
 CASES: dict[str, Callable[[], Case]] = {
     **{f"GPTQ, {bits} bits": gptq(bits) for bits in range(2, 9)},  # 5 to 7 bits are AutoRound's
     **{f"GPTQ v2, {bits} bits": gptq(bits, v2=True) for bits in (2, 3, 4, 8)},
+    **{f"GPTQModel's own zero points, {bits} bits": gptq(bits, carries=True) for bits in (2, 4, 8)},
     "GPTQ, columns by activation": gptq(4, shuffled=True),
     "AutoRound, auto_gptq": gptq(4, method="auto-round"),
     "AutoRound": gptq(2, v2=True, method="auto-round"),

@@ -55,6 +55,14 @@ def test_yarn_has_the_length_and_the_factor_of_transformers(case: str) -> None:
     assert magnitude == pytest.approx(1 + 0.1 * torch.log(torch.tensor(found["rope.scaling.factor"])).item())
 
 
+@pytest.mark.parametrize("fields", [{"beta_fast": 16}, {"beta_slow": 2.0}, {"truncate": False}])
+def test_what_llama_cpp_ignores_of_yarn_is_refused(fields: dict[str, Any]) -> None:
+    usual = {"beta_fast": 32, "beta_slow": 1, "truncate": None}
+    keys_of("qwen3", rope_parameters={**YARN, LENGTH: 1024, **usual})
+    with pytest.raises(ConfigError, match=f"{next(iter(fields))} is "):
+        keys_of("qwen3", rope_parameters={**YARN, LENGTH: 1024, **usual, **fields})
+
+
 def test_a_missing_factor_is_refused() -> None:
     with pytest.raises(ConfigError, match="factor is missing"):
         keys_of("qwen3", rope_parameters={"rope_type": "yarn", "rope_theta": 1e6, LENGTH: 1024})
