@@ -374,6 +374,13 @@ def test_states_under_other_settings_are_refused(files: dict[str, Path], tmp_pat
         refused = pytest.raises(RuntimeError, match=f"does not fit .* {name}")
         with contextlib.closing(load(files, draft=None, **options)) as other, refused:
             other.load_state(state)
+    adapter = tmp_path / "lora.gguf"
+    with contextlib.closing(load(files, draft=None, lora_path=str(adapter))) as llm:
+        state = llm.save_state()
+    write_lora(adapter, seed=4)  # trained again: the same name and size
+    refused = pytest.raises(RuntimeError, match=r"does not fit .* lora")
+    with contextlib.closing(load(files, draft=None, lora_path=str(adapter))) as llm, refused:
+        llm.load_state(state)
 
 
 def test_a_lora_adapter(files: dict[str, Path], tmp_path: Path) -> None:

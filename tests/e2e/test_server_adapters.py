@@ -109,7 +109,9 @@ def test_slot_files_know_their_adapters(tmp_path: Path) -> None:
             logprob, n_cached = answer(server, **options)
             assert logprob == pytest.approx(expected, abs=1e-6)
             assert (n_cached > 0) == (name == "on" and not options)
-    with serve(*given, *slots) as server:
-        status, found = server.post("/slots/0?action=restore", {"filename": "on"})
-        assert status == 400 and "adapter.gguf" in found["error"]["message"]
-        assert server.post("/slots/0?action=restore", {"filename": "off"})[0] == 200
+    write_lora(adapter, seed=4)  # trained again: the same name and size
+    for options in ((), ("--lora", adapter)):
+        with serve(*given, *slots, *options) as server:
+            status, found = server.post("/slots/0?action=restore", {"filename": "on"})
+            assert status == 400 and "adapter.gguf" in found["error"]["message"]
+            assert server.post("/slots/0?action=restore", {"filename": "off"})[0] == 200

@@ -130,3 +130,5 @@ def test_forms_of_rankings(ranking: Served) -> None:
 def test_a_model_without_a_head_gives_no_scores(sliding: tuple[object, ...], more: list[str]) -> None:
     """llama.cpp returns a value of the vector, of another text in a list."""
     assert_one_line_error(llama_eagle("serve", *sliding, *more), 3, "cls.output.weight")
+    variables = {"LLAMA_ARG_RERANKING": "on"} if more == ["--reranking"] else {"LLAMA_ARG_POOLING": "rank"}
+    assert_one_line_error(llama_eagle("serve", *sliding[:-1], **variables), 3, "cls.output.weight")

@@ -142,15 +142,28 @@ def test_results_and_texts_keep_their_order(tmp_path_factory: pytest.TempPathFac
     assert sorted(marks, key=prompt.rindex) == marks
 
 
-@pytest.mark.parametrize("name", ["anthropic", "another"])
-def test_claude_codes_billing_header_is_not_in_the_prompt(server: Served, name: str) -> None:
-    header = f"x-{name}-billing-header: cc_version=2.1.37.3a3; cc_entrypoint=cli; cch=00000;"
-    counts = []
-    for texts in (["You are kind."], [header, "You are kind."]):
-        system = [{"type": "text", "text": text} for text in texts]
-        body = {"model": "m", "max_tokens": 5, "system": system, "messages": [{"role": "user", "content": "a"}]}
-        counts.append(server.post("/v1/messages/count_tokens", body)[1]["input_tokens"])
-    assert (counts[0] == counts[1]) == (name == "anthropic")
+def test_claude_codes_billing_header_is_not_in_the_prompt(server: Served) -> None:
+    """A block, or the first line of a text, also where a gateway has moved it to another API."""
+    header, prompt = "x-anthropic-billing-header: cc_version=2.1.37.3a3; cc_entrypoint=cli; cch=00000;", "You are kind."
+
+    def read(path: str, *texts: str) -> int:
+        system: Any = texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+        body = body_for(path, "a", 1, [])
+        if path == "/v1/chat/completions":
+            body["messages"] = [{"role": "system", "content": system}, *body["messages"]]
+        else:
+            body["system" if path == "/v1/messages" else "instructions"] = system
+        status, answer = server.post(path, {**body, "cache_prompt": False})
+        assert status == 200, answer
+        usage = answer["usage"]
+        return int(usage.get("input_tokens", usage.get("prompt_tokens")))
+
+    for path in ("/v1/messages", "/v1/chat/completions", "/v1/responses"):
+        expected = read(path, prompt)
+        forms = [[f"{header}\n{prompt}"], [header, prompt], [f"{header}\n{prompt}", ""]]
+        for form in forms[: 1 if path == "/v1/responses" else None]:
+            assert read(path, *form) == expected, (path, form)
+        assert read(path, f"{header.replace('anthropic', 'another')}\n{prompt}") > expected + 20
 
 
 def test_overflows_in_the_words_of_clients(server: Served) -> None:

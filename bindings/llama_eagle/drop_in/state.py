@@ -60,17 +60,30 @@ OF_ROWS = (
 )  # fmt: skip
 
 
+def file_mark(path: Path) -> str:
+    """Return the name of a file, its size and a checksum of parts of it: other weights differ everywhere."""
+    size, n_parts, part = path.stat().st_size, 16, 4096
+    checksum = 0
+    with path.open("rb") as file:
+        for i in range(n_parts):
+            file.seek(max(size - part, 0) // (n_parts - 1) * i)
+            checksum = zlib.crc32(file.read(part), checksum)
+    return f"{path.name} of {size} bytes, checksum {checksum:x}"
+
+
 def row_settings(llm: Any) -> dict[str, str]:
     """Return what the rows of an instance's memory depend on, apart from the tokens.
 
     The slot files of `serve` have the same list (native/src/llama-common/eagle_row_settings.h).
     """
     size = llama_cpp.llama_model_size(llm._model.model)
-    found = {"model": f"{Path(llm.model_path).name} of {size} bytes"}
+    found = {"model": f"{file_mark(Path(llm.model_path))} and {size} bytes of weights"}
     found |= {name: str(getattr(llm.context_params, name)) for name in OF_ROWS}
     found |= {f"kv_overrides {key}": str(value) for key, value in (llm.kv_overrides or {}).items()}
     if llm.lora_path:
-        found["lora"] = f"{Path(llm.lora_path).name} at scale {llm.lora_scale}"
+        found["lora"] = f"{file_mark(Path(llm.lora_path))} at scale {llm.lora_scale}"
+    if llm._options.mmproj_path is not None:
+        found["mmproj"] = file_mark(Path(llm._options.mmproj_path))
     return found
 
 

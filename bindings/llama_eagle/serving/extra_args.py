@@ -6,7 +6,7 @@ import csv
 import math
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -43,6 +43,34 @@ _VARIABLES = {  # environment variables of llama-server that would bypass our ch
     "LLAMA_ARG_MMPROJ": ENCODER_FILE,
     "LLAMA_ARG_MMPROJ_URL": ENCODER_FILE,
 }
+
+_AS_ARGUMENTS = {  # environment variables of llama-server whose arguments are checked here -> the argument
+    "LLAMA_ARG_API_KEY_FILE": "--api-key-file",
+    "LLAMA_ARG_CHAT_TEMPLATE": "--chat-template",
+    "LLAMA_ARG_CHAT_TEMPLATE_FILE": "--chat-template-file",
+    "LLAMA_ARG_CORS_ORIGINS": "--cors-origins",
+    "LLAMA_ARG_POOLING": "--pooling",
+    "LLAMA_ARG_STATIC_PATH": "--path",
+}
+_AS_FLAGS = {"LLAMA_ARG_EMBEDDINGS": "--embeddings", "LLAMA_ARG_RERANKING": "--reranking"}
+_TRUE, _FALSE = {"on", "enabled", "true", "1"}, {"off", "disabled", "false", "0"}
+
+
+def from_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the arguments that replace variables of llama-server, for those that our checks read.
+
+    They go before the user's own arguments, which take precedence.
+    """
+    found = [
+        part
+        for name, argument in _AS_ARGUMENTS.items()
+        if name in environment
+        for part in (argument, environment[name])
+    ]
+    found += [flag for name, flag in _AS_FLAGS.items() if environment.get(name) in _TRUE]
+    if environment.get("LLAMA_ARG_JINJA") in _FALSE or "LLAMA_ARG_NO_JINJA" in environment:
+        found.append("--no-jinja")
+    return tuple(found)
 
 
 def normalized(argument: str) -> str:

@@ -23,7 +23,14 @@ from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.serving.extra_args import changed_models, has_key, names_key, normalized, refuse_unchecked
+from llama_eagle.serving.extra_args import (
+    changed_models,
+    from_environment,
+    has_key,
+    names_key,
+    normalized,
+    refuse_unchecked,
+)
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, batch_too_small
@@ -64,6 +71,7 @@ class ServerOptions:
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "extra", (*from_environment(os.environ), *self.extra))
         is_closed = has_key(self.extra) or bool(self.api_key)
         refuse_unchecked(self.extra, tuple(os.environ))
         refuse(

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common.h"
+#include "eagle_checkpoints.h"
 #include "llama.h"
 
 static const char * const EAGLE_SETTINGS_SUFFIX = ".settings";
@@ -30,12 +31,30 @@ inline std::string eagle_override_value(const llama_model_kv_override & one) {
     }
 }
 
+// Returns the name of a file, its size and a checksum of parts of it: another training has other weights everywhere.
+inline std::string eagle_file_mark(const std::string & path) {
+    constexpr int64_t N_PARTS = 16, PART = 4096;
+    std::ifstream file(path, std::ios::binary | std::ios::ate);
+    const int64_t size = std::max<int64_t>(0, (int64_t) file.tellg());
+    std::string parts;
+    for (int64_t i = 0; i < N_PARTS && file; i++) {
+        std::string part((size_t) std::min(PART, size), 0);
+        file.seekg((size - (int64_t) part.size()) / (N_PARTS - 1) * i);
+        file.read(part.data(), (std::streamsize) part.size());
+        parts += part;
+    }
+    std::ostringstream mark;
+    mark << path.substr(path.find_last_of("/\\") + 1) << " of " << size << " bytes, checksum " << std::hex
+         << eagle_checksum(parts.data(), parts.size());
+    return mark.str();
+}
+
 // Returns the value of each setting by its name. The order of the adapters does not matter.
 inline std::map<std::string, std::string> eagle_row_settings(const common_params & params, const llama_model * model,
                                                              const std::vector<common_adapter_lora_info> & adapters) {
-    const auto file = [](const std::string & path) { return path.substr(path.find_last_of("/\\") + 1); };
+    const auto file = [](const std::string & path) { return path.empty() ? path : eagle_file_mark(path); };
     std::map<std::string, std::string> found = {
-        {"model", file(params.model.path) + " of " + std::to_string(llama_model_size(model)) + " bytes"},
+        {"model", file(params.model.path) + " and " + std::to_string(llama_model_size(model)) + " bytes of weights"},
         {"mmproj", file(params.mmproj.path)},
         {"--cache-type-k", ggml_type_name(params.cache_type_k)},
         {"--cache-type-v", ggml_type_name(params.cache_type_v)},
@@ -54,13 +73,15 @@ inline std::map<std::string, std::string> eagle_row_settings(const common_params
         }
     }
     for (const auto & vector : params.control_vectors) {
-        found["--control-vector " + file(vector.fname)] = std::to_string(vector.strength);
+        found["--control-vector " + file(vector.fname)] = std::to_string(vector.strength) + " in the layers " +
+                                                          std::to_string(params.control_vector_layer_start) + " to " +
+                                                          std::to_string(params.control_vector_layer_end);
     }
     for (const auto & adapter : adapters) {
         if (adapter.scale != 0.0f) {
             std::ostringstream scale;
             scale << std::hexfloat << adapter.scale;
-            found[EAGLE_ADAPTER + adapter.path] = scale.str();
+            found[EAGLE_ADAPTER + file(adapter.path)] = scale.str();
         }
     }
     return found;
@@ -92,7 +113,7 @@ inline std::vector<common_adapter_lora_info> eagle_saved_adapters(const common_p
     for (const auto & [name, value] : saved) {
         bool is_found = false;
         for (auto & adapter : adapters) {
-            if (name == kind + adapter.path && adapter.scale == 0.0f) {
+            if (adapter.scale == 0.0f && name == kind + eagle_file_mark(adapter.path)) {
                 adapter.scale = std::strtof(value.c_str(), nullptr);
                 is_found = true;
             }

@@ -23,11 +23,42 @@ inline common_json eagle_without_nulls(const common_json & body) {
     return found;
 }
 
+// Removes Claude Code's line about billing from a system prompt, whose version and hash change with each session:
+// everything behind it would be evaluated again.
+inline void eagle_drop_billing(common_json & prompt) {
+    const std::string billing = "x-anthropic-billing-header:";
+    const std::string text = prompt.is_string() ? prompt.get<std::string>() : "";
+    if (text.compare(0, billing.size(), billing) == 0) {
+        prompt = text.substr(std::min(text.find('\n'), text.size() - 1) + 1);
+    }
+    if (!prompt.is_array() || prompt.empty()) {
+        return;
+    }
+    common_json kept = common_json::array();
+    for (auto part : prompt) {
+        const bool has_text = !eagle_text_at(part, "text").empty();
+        if (has_text) {
+            eagle_drop_billing(part["text"]);
+        }
+        if (!has_text || part.at("text") != "") {
+            kept.push_back(part);
+        }
+    }
+    prompt = kept.empty() ? common_json("") : kept;
+}
+
 // Returns a request for a chat, checked, with tools in place of functions.
 inline common_json eagle_chat_body(const common_json & given) {
     common_json body = eagle_without_nulls(given);
     eagle_require_chat_parameters(body);
     eagle_read_functions(body);
+    if (eagle_has(body, "messages") && body.at("messages").is_array() && !body.at("messages").empty()) {
+        common_json & first = body["messages"][0];
+        const std::string role = eagle_text_at(first, "role");
+        if ((role == "system" || role == "developer") && eagle_has(first, "content")) {
+            eagle_drop_billing(first["content"]);
+        }
+    }
     return body;
 }
 
@@ -291,22 +322,6 @@ inline common_json eagle_split_results(const common_json & messages) {
     return found;
 }
 
-// Removes Claude Code's block about billing, whose version and hash change with each session: everything behind it
-// would be evaluated again.
-inline void eagle_drop_billing(common_json & body) {
-    const std::string billing = "x-anthropic-billing-header:";
-    if (!eagle_has(body, "system") || !body.at("system").is_array()) {
-        return;
-    }
-    common_json kept = common_json::array();
-    for (const auto & block : body.at("system")) {
-        if (eagle_text_at(block, "text").compare(0, billing.size(), billing) != 0) {
-            kept.push_back(block);
-        }
-    }
-    body["system"] = kept;
-}
-
 // Sets the effort that templates know; they have no word for more than "high".
 inline void eagle_read_effort(common_json & body) {
     const std::string effort = eagle_text_at(body.at("output_config"), "effort");
@@ -320,7 +335,9 @@ inline common_json eagle_messages_body(const common_json & given) {
     eagle_require_message_parameters(body);
     eagle_require(body.contains("messages"), "'messages' is required");
     eagle_require(body.at("messages").is_array(), "'messages' is no list");
-    eagle_drop_billing(body);
+    if (eagle_has(body, "system")) {
+        eagle_drop_billing(body["system"]);
+    }
     body["messages"] = eagle_split_results(body.at("messages"));
     common_json & messages = body.at("messages");
     for (size_t i = 0; i < messages.size(); i++) {
