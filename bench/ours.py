@@ -39,7 +39,7 @@ class Job:
     load: LoadOptions = LoadOptions()
     draft_gpu_layers: int | None = None  # None: same as the target
     p_min: float = 0.0  # a draft ends when its cumulative probability falls below this
-    draft_vocab: int = 0  # rows of an MTP head; 0: all
+    draft_vocab: int | str | None = None  # rows of the head; None: all of the target's own, the default of others
     looks_up: bool = False
     is_chat: bool = False
     type_k: str = ContextOptions.type_k
@@ -58,7 +58,7 @@ class Job:
         longest = n_draft if isinstance(n_draft, int) else self.n_draft_max
         if self.looks_up:
             return DraftingOptions(LOOKUP, n_draft, longest)
-        rows = None if self.draft else self.draft_vocab or "all"
+        rows = self.draft_vocab or (None if self.draft else "all")
         options = DraftingOptions(self.draft or MTP, n_draft, longest, self.p_min, draft_vocab=rows)
         return dataclasses.replace(options, draft_gpu_layers=self.draft_gpu_layers, lookup=False)
 

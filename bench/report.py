@@ -57,6 +57,8 @@ def _speeds(result: dict[str, Any]) -> Any:
         title += f", MTP head with {result['draft_vocab'] or 'all'} tokens"
     elif result["drafter"] == LOOKUP:
         title += ", prompt look-up"
+    else:
+        title += f", {result['drafter']}"
     caption = "n: draft length; per round: tokens emitted; round, verify, draft: mean ms per round"
     headings = ("", "n", "tok/s", "x plain", "accepted", "per round", "round", "verify", "draft", "python")
     out = console.compact_table(headings, title=title, caption=caption)

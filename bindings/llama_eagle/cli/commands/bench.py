@@ -89,15 +89,25 @@ class Pair:
 
     @property
     def drafter(self) -> str:
-        """The kind of drafter: eagle3 (a file), mtp, lookup, or dflash (a synthetic file)."""
-        is_word = self.draft in (MTP, LOOKUP) or (self.draft == DFLASH and self.synthetic is not None)
-        return str(self.draft) if is_word else EAGLE3
+        """The kind of drafter: mtp, lookup, small, or the architecture of a model that only drafts."""
+        if self.model is None or self.draft in (None, MTP, LOOKUP):
+            return self.draft or EAGLE3
+        from llama_eagle.gguf.header import read_model
+        from llama_eagle.gguf.names import DRAFT_KINDS
+        from llama_eagle.gguf.validate.small import is_small
+
+        files = read_model(self.draft)[1]
+        if files[0].architecture in DRAFT_KINDS:
+            return files[0].architecture
+        return "small" if is_small(read_model(self.model)[0], files) else MTP
 
     @property
-    def n_rows(self) -> int | None:
-        """Rows of the MTP head that are computed; None: all, or no MTP head. Raises `UsageError`."""
-        rows = self.drafting().draft_vocab or DRAFT_VOCAB
-        return rows if self.drafter == MTP and isinstance(rows, int) else None
+    def n_rows(self) -> int | str | None:
+        """Rows of the head that are computed; None: all of an MTP head, the default of others. Raises `UsageError`."""
+        given = self.drafting().draft_vocab
+        if self.drafter != MTP:
+            return given
+        return None if given == "all" else given or DRAFT_VOCAB
 
     def drafting(self) -> DraftingOptions:
         """Return the library's options. Raises `UsageError` for values out of range."""
@@ -182,7 +192,7 @@ class Runs(Devices):
             load=self.load(),
             draft_gpu_layers=self.draft_gpu_layers,
             p_min=self.p_min,
-            draft_vocab=pair.n_rows or 0,
+            draft_vocab=pair.n_rows,
             looks_up=pair.drafter == LOOKUP,
             type_k=self.cache_type_k,
             type_v=self.cache_type_v,
@@ -256,7 +266,7 @@ def _refuse_unused(pair: Pair) -> None:
     """Raise `UsageError` for an option that would be ignored with this target and drafter."""
     unused = {
         "accept": pair.synthetic is None, "outtype": pair.synthetic is None,
-        "draft_type": pair.drafter not in (EAGLE3, DFLASH), "draft_vocab": pair.drafter != MTP,
+        "draft_type": pair.drafter in (MTP, LOOKUP), "draft_vocab": pair.drafter in (EAGLE3, LOOKUP),
     }  # fmt: skip
     for option in fields(pair):
         if unused.get(option.name) and getattr(pair, option.name) != option.default:
