@@ -93,6 +93,7 @@ REFUSED = (
     (r".*\.mlp\.(gate|up|down)_proj\.bias", "its MLP has biases"),
     (r"lm_head\.bias", "its output has a bias"),
     (r".*\.self_attn\.sinks", "its attention has sinks"),
+    (r".*\.(pre|post)_feedforward_layernorm\..*|.*\.layer_scalar", "its block is Gemma's, with norms after both parts"),
 )
 
 

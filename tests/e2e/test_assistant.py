@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fixtures.gemma4 import N_VOCAB, WIDTH, WINDOW, Gemma4Pair, make_gemma4_pair, write_gemma4_eagle3
+from fixtures.eagle3_checkpoints import DraftSpec, make_draft
+from fixtures.gemma4 import N_VOCAB, WIDTH, WINDOW, Gemma4Pair, make_gemma4_pair
 from fixtures.llama_pairs import SOFT, complete, load
 from fixtures.native import NativeTarget, draft_with_probs
 from fixtures.serving import serve
 from fixtures.tiny_gguf import write_target
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.pairing import check_models, require_models
@@ -128,7 +130,9 @@ def test_an_eagle3_draft_reads_the_states_of_transformers(pair: Gemma4Pair, tmp_
         for layer, found in target.features(tokens).items():
             theirs = states[layer][0].numpy()
             assert np.abs(found - theirs).max() < 1e-3 * np.abs(theirs).max()  # ggml's GELU is a table in 16 bits
-    files = {"target": pair.gguf, "draft": write_gemma4_eagle3(tmp_path / "eagle3.gguf", layers)}
+    spec = DraftSpec("speculators", n_vocab=N_VOCAB, embedding=True, ids_top=layers, norm_before_residual=True)
+    files = {"target": pair.gguf, "draft": tmp_path / "eagle3.gguf"}
+    convert_draft(make_draft(tmp_path / "checkpoint", spec), pair.gguf, files["draft"], DraftOptions(outtype="f16"))
     with load(files, draft=None) as plain, load(files, n_draft=3, lookup=False) as llm:
         for options in ({"temperature": 0}, {"seed": 3, **FLAT}):
             assert complete(llm, "abc", **options)["text"] == complete(plain, "abc", **options)["text"]

@@ -10,6 +10,7 @@ import pytest
 from fixtures.command import llama_eagle
 from fixtures.dflash import CASES, DFlashSpec, make_dflash
 from fixtures.targets import make_target
+from llama_eagle.cli.commands.bench import Pair
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 
@@ -57,8 +58,9 @@ def test_the_text_is_that_of_plain_decoding(kind: str, target: Path) -> None:
             assert texts(llm)[0] == after
 
 
-def test_generate_names_the_drafter(target: Path) -> None:
+def test_generate_and_bench_name_the_drafter(target: Path) -> None:
     draft = draft_of(target, KINDS["dflash"], "dflash")
+    assert Pair(model=target, draft=str(draft)).drafter == "dflash"
     arguments = ["generate", "-m", str(target), "--raw", "-p", "a b c", "-n", "24", "--temp", "0", "--json"]
     plain = json.loads(llama_eagle(*arguments, "-d", "none").stdout)
     drafted = json.loads(llama_eagle(*arguments, "-d", str(draft), "--n-draft", "4").stdout)

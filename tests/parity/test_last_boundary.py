@@ -8,11 +8,11 @@ import gguf
 import numpy as np
 import pytest
 from fixtures import tiny_gguf
+from fixtures.eagle3_checkpoints import DraftSpec, make_draft
+from fixtures.llama_pairs import complete, load
 from fixtures.native import NativeTarget
 from fixtures.tiny_gguf import FFN, HEAD_SIZE, HIDDEN, N_VOCAB, Variant
-from llama_eagle.sessions.models import Context, Model
-from llama_eagle.sessions.options import ContextOptions, SessionOptions
-from llama_eagle.sessions.session import EagleSession
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
 
 pytestmark = pytest.mark.native
 
@@ -88,17 +88,13 @@ def test_every_row_of_a_prompt_is_there(target: Path) -> None:
     assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
 
 
-def test_a_draft_that_reads_it_runs(target: Path, tmp_path: Path) -> None:
-    path = tiny_gguf.write_draft(tmp_path / "draft.gguf", Variant(target_layers=(1, 2, N_LAYER)))
-    with (
-        Model(target) as model,
-        Model(path) as draft,
-        Context(model, ContextOptions(n_ctx=256)) as context,
-        EagleSession(context, draft, SessionOptions(n_draft_max=4)) as session,
-    ):
-        session.eval([65, 66, 67])
-        ids = session.draft(68, 3)
-        assert len(ids) == 3
-        session.verify([68, *ids])
-        session.commit(2)
-        assert len(session.draft(ids[0], 3)) == 3
+def test_texts_with_a_published_draft_are_those_of_plain_decoding(target: Path, tmp_path: Path) -> None:
+    """A draft in SpecForge's format, converted for the GGUF, whose last feature is that state."""
+    spec = DraftSpec(n_vocab=N_VOCAB, ids_nested=(1, 2, N_LAYER))
+    draft = tmp_path / "draft.gguf"
+    convert_draft(make_draft(tmp_path / "checkpoint", spec), target, draft, DraftOptions(outtype="f16"))
+    files = {"target": target, "draft": draft}
+    with load(files, draft=None) as plain, load(files, n_draft=3, lookup=False) as llm:
+        for options in ({"temperature": 0}, {"seed": 3, "temperature": 1.5}):
+            assert complete(llm, "abc", **options)["text"] == complete(plain, "abc", **options)["text"]
+        assert llm.speculative_stats.n_drafted > 0

@@ -232,6 +232,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor | None], str]] =
     "FP8": ({}, {"midlayer__mlp__up_proj__weight": torch.ones(96, 64).to(torch.float8_e4m3fn)}, "dequantize"),
     "MLP bias": ({}, {"midlayer__mlp__up_proj__bias": NORM}, "biases"),
     "sinks": ({}, {"midlayer__self_attn__sinks": NORM}, "sinks"),
+    "Gemma's block": ({}, {"midlayer__pre_feedforward_layernorm__weight": NORM}, "its block is Gemma's"),
     "other speculator": ({"speculators_model_type": "peagle"}, {}, "peagle"),
     "EAGLE-1": ({}, {"midlayer__hidden_norm__weight": None}, "EAGLE-2"),
     "not a draft": ({}, {"fc__weight": None}, "not an EAGLE-3 draft"),
