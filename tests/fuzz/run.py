@@ -25,8 +25,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from fixtures.dflash import CASES as DFLASH_CASES
+from fixtures.dflash import make_dflash
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.gemma4 import make_gemma4_pair
+from fixtures.tiny_gguf import Variant, write_draft, write_target
 from fuzz import folder_cases, tokenizer_keys
 from fuzz.folder_cases import FolderSeed
 from fuzz.gguf_file import MUTATIONS, Mutation, mutated
@@ -34,6 +37,7 @@ from fuzz.gguf_file import MUTATIONS, Mutation, mutated
 ENVIRONMENT = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # no debugger at an abort
 PATIENCE = 20.0  # seconds for a file that takes a small part of one
 EXTENDED = "everything"  # the draft with biases, norms and more layers
+BLOCKS = {"dflash": "dflash-window", "dflash2": "dflash2", "dspark": "dspark-no-confidence"}
 FAMILIES = ("qwen3", "qwen2", "llama3", "qwen3vl", "qwen3moe", "qwen35moe", "qwen3next")
 LAYERS = 4
 
@@ -66,7 +70,13 @@ def make_seeds(kind: str, folder: Path, families: tuple[str, ...] = FAMILIES) ->
         other = make_target_gguf(folder / "other.gguf")
         checkpoint = make_draft(folder / "checkpoint", CASES[EXTENDED])
         convert_draft(checkpoint, other, folder / "extended.gguf", DraftOptions(outtype="f32"))
-        return [stock, Seed(other, folder / "extended.gguf")]
+        for kind, case in BLOCKS.items():
+            source = make_dflash(folder / kind, DFLASH_CASES[case])
+            convert_draft(source, other, folder / f"{kind}.gguf", DraftOptions(outtype="f32"))
+        pair = make_gemma4_pair(folder / "gemma4")
+        small = write_target(folder / "small.gguf", Variant(hidden=32))
+        others = [Seed(other, folder / f"{kind}.gguf") for kind in ("extended", *BLOCKS)]
+        return [stock, *others, Seed(stock.target, small), Seed(pair.gguf, pair.draft)]
     from fixtures.targets import HYBRID, make_target
     from llama_eagle.convert.targets import TargetOptions, convert_target
 
