@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 import pytest
 from fixtures.eagle3_checkpoints import DraftSpec, make_draft, make_target_gguf
-from fixtures.tiny_gguf import finish, write_draft, write_target
+from fixtures.tiny_gguf import Variant, finish, write_draft, write_target
 from fixtures.upstream import source_folder
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.drafting.options import LOOKUP, NONE, DraftingOptions
@@ -130,7 +130,7 @@ def test_the_list_of_recurrent_architectures_is_llama_cpp_s() -> None:
 
 
 def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
-    pair = find_pairs(["Qwen/Qwen3-8B"])[0]
+    pair, other = find_pairs(["Qwen/Qwen3-8B"])[:2]
     assert f"{pair.draft} is published for Qwen/Qwen3-8B: llama-eagle run" in chosen("Qwen3-8B-Q4_K_M.gguf")
     kept_draft(pair).parent.mkdir(parents=True)
     write_draft(kept_draft(pair))
@@ -140,6 +140,13 @@ def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
     )  # neither name says more
     assert chosen("Qwen3-8B-Q4_K_M.gguf", "a-draft.gguf") == "a-draft.gguf"
     assert "prompt look-up drafts: the target has" in chosen("Qwen3-8B-abliterated-Q4_K_M.gguf")
+    kept_draft(other).parent.mkdir(parents=True)
+    write_draft(kept_draft(other))
+    assert chosen("Qwen3-8B-Q4_K_M.gguf") == kept_draft(pair).name  # its rounds read less
+    write_draft(kept_draft(pair), Variant(hidden=32))
+    assert chosen("Qwen3-8B-Q4_K_M.gguf") == kept_draft(other).name
+    kept_draft(other).unlink()
+    assert f"{pair.draft}, published for Qwen/Qwen3-8B, does not fit" in chosen("Qwen3-8B-Q4_K_M.gguf")
 
 
 @pytest.mark.parametrize("name", ["qwen/qwen3-8b", "unsloth/Qwen3-8B-GGUF", "x/Qwen_Qwen3-8B-i1-GGUF", "Qwen3 8B"])

@@ -165,16 +165,19 @@ def without_lookup(choice: Choice[Options], given: DraftingOptions, reason: str)
 
 
 def _kept(target: list[Header]) -> Sidecar | None:
-    """Find the published draft for this model or its base model, if `llama-eagle run` has converted it."""
+    """Find a published draft for this model or its base model that `llama-eagle run` has converted.
+
+    Among several that fit, it is the one whose rounds read least.
+    """
     pairs = find_pairs(names_of(target[0]))
     if not pairs:
         return None
-    pair = next((pair for pair in pairs if kept_draft(pair).is_file()), pairs[0])
-    path = kept_draft(pair)
-    if not path.is_file():
+    found = [(pair, *fitting(target, path)) for pair in pairs if (path := kept_draft(pair)).is_file()]
+    if not found:
+        pair = pairs[0]
         problem = f"{NOT_FOUND}. {pair.draft} is published for {pair.target}: llama-eagle run fetches it"
         return Sidecar(None, problem=problem)
-    files, reason = fitting(target, path)
+    pair, files, reason = next((each for each in found if each[1] is not None), found[0])
     if files is None:
         return Sidecar(None, problem=f"{pair.draft}, published for {pair.target}, does not fit: {reason}")
     return Sidecar(files, f"it is published for {pair.target}")
