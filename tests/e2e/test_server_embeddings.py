@@ -15,6 +15,7 @@ from fixtures.targets import make_target
 from fixtures.tiny_gguf import write_reranker, write_sliding_window_target
 from llama_eagle import EagleLlama
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.errors import IncompatibleModels
 
 pytestmark = pytest.mark.native
 
@@ -57,6 +58,32 @@ def test_a_list_has_the_vectors_of_its_texts(server: Served, target: Path, pooli
         assert status == 200, answer
         for entry, one in zip(answer["data"], expected, strict=False):
             assert np.dot(entry["embedding"], one) > 0.9999
+
+
+@pytest.mark.parametrize(("pooling", "shape"), [(0, None), (1, (64,)), (4, (1,))])
+def test_vectors_and_scores_of_python(pooling: int, shape: tuple[int, ...] | None, tmp_path: Path) -> None:
+    """The parent reads vectors of tokens from wrong places in lists, and values after the scores.
+
+    It also pools each micro-batch on its own.
+    """
+    target = write_reranker(tmp_path / "target.gguf", window=16)
+    options = {"draft": "none", "embedding": True, "n_ctx": 2048, "n_batch": 2048, "n_ubatch": 32, "n_threads": 1}
+    with EagleLlama(target, pooling_type=pooling, **options) as llm:
+        alone = [np.array(llm.embed(text)) for text in texts()]
+        count = sum(len(llm.tokenize(text.encode())) for text in texts())
+        assert [each.shape for each in alone] == [shape or (len(each), 64) for each in alone]
+        assert np.std(np.concatenate(alone)) > 1e-3
+        for n in LENGTHS:
+            for found, one in zip(llm.embed(texts()[:n]), alone, strict=False):
+                np.testing.assert_allclose(np.array(found), one, atol=5e-3)
+        assert llm.create_embedding(texts())["usage"]["total_tokens"] == count
+        one = np.array(llm.embed(texts()[0], normalize=True))
+        np.testing.assert_allclose(np.linalg.norm(one, axis=-1), 1.0, atol=1e-6)
+
+
+def test_scores_without_a_head_are_refused(target: Path) -> None:
+    with pytest.raises(IncompatibleModels, match=r"cls\.output\.weight"):
+        EagleLlama(target, draft="none", embedding=True, pooling_type=4)
 
 
 @pytest.fixture(scope="module", params=["gemma3", "gemma-embedding"])

@@ -26,6 +26,7 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle.drafting.choose import choose_drafters, combine, expected_times, save_lookups  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
+from llama_eagle.drop_in.answers import embeddings  # noqa: E402
 from llama_eagle.drop_in.answers.types import GENERATION  # noqa: E402
 from llama_eagle.drop_in.completions import Completions  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
@@ -215,19 +216,27 @@ class EagleLlama(Completions, Closing):
         sampler = self._sampler or self._init_sampler(*args, **kwargs)
         return calls.sample(self._ctx.ctx, sampler.sampler, memory.row)
 
-    def embed(self, input: str | list[str], *args: Any, **kwargs: Any) -> Any:
-        """Embed texts, as the parent does. Raises `InputError` for a text without tokens, which damages its memory."""
-        for text in [input] if isinstance(input, str) else input:
-            if not self.tokenize(text.encode("utf-8")):
-                raise InputError("a text to embed is empty. Leave it out.")
+    def embed(
+        self, input: str | list[str], normalize: bool = False, truncate: bool = True, return_count: bool = False
+    ) -> Any:
+        """Return the vector of a text, or of each text of a list.
+
+        With pooling "none" it is a list of the tokens' vectors, and with "rank" the scores of a reranking model.
+        truncate: cut texts that are longer than a batch. return_count: also return the number of tokens. Raises
+        `InputError` for a text without tokens.
+        """
+        rows = embeddings.read_texts(self, [input] if isinstance(input, str) else input, truncate=truncate)
+        if not self.context_params.embeddings:
+            raise RuntimeError("Llama model must be created with embedding=True to call this method")
         with self._exclusive():
             self._end_generation()
             try:
-                return super().embed(input, *args, **kwargs)
-            except BaseException:  # the parent has replaced the text in memory
+                found = embeddings.embed(self, rows, normalize=normalize)
+            finally:  # the text in memory was replaced
                 if self._memory is not None:
                     self._memory.reset()
-                raise
+        output = found[0] if isinstance(input, str) else found
+        return (output, sum(map(len, rows))) if return_count else output
 
     def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
         """Create the parent's sampler after checking the grammar. Errors of logits processors reach the caller."""

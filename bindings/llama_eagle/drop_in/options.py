@@ -18,7 +18,7 @@ from llama_eagle.drafting.options import NONE, DraftingOptions
 from llama_eagle.drafting.resolve import Choice, resolve, without_effect, without_lookup
 from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.header import Header, Source, read_model
-from llama_eagle.gguf.pairing import require_models
+from llama_eagle.gguf.pairing import require_models, require_scores
 from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.gguf.validate import require_vocabulary
 from llama_eagle.gguf.validate.adapters import require_adapter
@@ -35,7 +35,7 @@ PARENT_PARAMETERS = {
     for name, parameter in inspect.signature(Llama.__init__).parameters.items()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
 }
-F16 = 1
+F16, RANK = 1, 4  # llama.cpp's numbers of a type and of a pooling
 ENUMERATIONS = {  # llama.cpp asserts on some values outside of these ranges
     "split_mode": range(4),
     "rope_scaling_type": range(-1, 4),
@@ -237,6 +237,9 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Head
     """Check all files, and return the draft's header."""
     files = _read_target(choice.target, given)
     target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
+    pooling = given.get("pooling_type", -1)
+    if given.get("embedding") and (target.arch_key("pooling_type") if pooling == -1 else pooling) == RANK:
+        require_scores(files, "give another pooling_type")
     if given.get("lora_path"):
         require_adapter(given["lora_path"], files)
     if given.get("lora_base"):
@@ -268,6 +271,9 @@ def with_our_defaults(given: Mapping[str, Any], options: EagleOptions) -> dict[s
     arguments["n_threads_batch"] = n_threads(batch or decode)
     if arguments.get("n_ctx", 0) > 0:  # the parent allocates rows of logits for a whole batch
         arguments["n_batch"] = min(arguments.get("n_batch", PARENT_PARAMETERS["n_batch"]), arguments["n_ctx"])
+    if arguments.get("embedding"):  # llama.cpp pools the tokens of one micro-batch, and aborts for longer texts
+        n_batch, n_ubatch = (arguments.get(name, PARENT_PARAMETERS[name]) for name in ("n_batch", "n_ubatch"))
+        arguments["n_ubatch"] = max(n_batch, n_ubatch)
     arguments.setdefault("verbose", False)
     arguments["flash_attn"] = bool(arguments.get("flash_attn"))
     arguments.pop("draft_model", None)

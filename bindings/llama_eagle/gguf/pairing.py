@@ -139,6 +139,15 @@ def draft_problem(target: list[Header], draft: list[Header]) -> str:
     return next((finding.message for finding in find(target, draft) if finding.level == "error"), "")
 
 
+def require_scores(target: list[Header], remedy: str) -> None:
+    """Raise `IncompatibleModels` for a model without a classification head, whose scores would be those of no text."""
+    if not any("cls.output.weight" in file.tensors for file in target):
+        raise IncompatibleModels(
+            f"{target[0].path}: no classification head (cls.output.weight), so it has no scores. "
+            f"Use a reranking model, or {remedy}."
+        )
+
+
 def _read(target: Source, draft: Source | None) -> tuple[list[Header], list[Header] | None]:
     target_files = read_model(target)[1]
     require_target(target_files[0])

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from llama_eagle.errors import IncompatibleModels, UsageError
+from llama_eagle.errors import UsageError
 from llama_eagle.gguf.header import Header
+from llama_eagle.gguf.pairing import require_scores
 from llama_eagle.gguf.validate.adapters import require_adapter, require_control_vector
 from llama_eagle.gguf.validate.overrides import Override, with_overrides
 
@@ -152,11 +153,8 @@ def changed_models(
         require_adapter(path, target)
     for path in _files(extra, "--control-vector"):
         require_control_vector(path, target[0])
-    if ranks(extra) and not any("cls.output.weight" in file.tensors for file in target):
-        raise IncompatibleModels(
-            f"{target[0].path}: no classification head (cls.output.weight), so it has no scores. "
-            "Use a reranking model, or leave --reranking out."
-        )
+    if ranks(extra):
+        require_scores(target, "leave --reranking out")
     return target, draft
 
 
