@@ -23,6 +23,7 @@ _FLAGS = {  # of configurations before sentence-transformers 5.2; several may be
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_ALONE = "Remove modules.json to convert the transformer alone."
 _COMPUTED = ("Transformer", "Pooling", "Normalize", "Dropout")  # the last has no effect outside of training
 
 
@@ -42,8 +43,12 @@ def pooling_type(checkpoint: Checkpoint) -> int | None:
     if others:
         raise ConfigError(
             f"{checkpoint.source}: llama.cpp does not compute the module {others[0]} of sentence-transformers, so "
-            "vectors would differ. Remove modules.json to convert the transformer alone."
+            f"vectors would differ. {_ALONE}"
         )
+    for folder in (folder for kind, folder in modules if kind == "Transformer"):
+        settings = checkpoint.path / folder / "sentence_bert_config.json"
+        if settings.is_file() and read_json(settings).get("do_lower_case"):
+            raise ConfigError(f"{settings}: do_lower_case is true, but llama.cpp does not change texts. {_ALONE}")
     folders = [folder for kind, folder in modules if kind == "Pooling"]
     if len(folders) > 1:
         raise ConfigError(f"{path}: {len(folders)} pooling modules, llama.cpp computes one. Use another model.")

@@ -107,6 +107,7 @@ def test_pooling_of_sentence_transformers(name: str, tmp_path: Path) -> None:
     (tmp_path / "1_Pooling/config.json").write_text(json.dumps(settings))
     if isinstance(expected, int):
         assert pooling_type(open_checkpoint(tmp_path)) == expected
-    else:
-        with pytest.raises(EagleError, match=re.escape(expected)):
-            pooling_type(open_checkpoint(tmp_path))
+        (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 512, "do_lower_case": true}')
+        expected = "do_lower_case is true"
+    with pytest.raises(EagleError, match=re.escape(expected)):
+        pooling_type(open_checkpoint(tmp_path))
