@@ -144,6 +144,31 @@ SAME = [
     ({"minimum": 3}, {"type": "number", "minimum": 3}),
     ({"type": "number", "multipleOf": 1, "maximum": 5}, {"type": "integer", "maximum": 5}),
     ({"type": ["str", "None"]}, {"type": ["string", "null"]}),
+    ({"type": "string", "enum": ["a", None, 5]}, {"enum": ["a"]}),
+    ({"type": "string", "nullable": True, "enum": ["a", None, 5]}, {"enum": ["a", None]}),
+    ({"type": ["integer", "null"], "enum": [1, 5.0, 9.5, None], "minimum": 4}, {"enum": [5.0, None]}),
+    ({"enum": ["é", "ab", "abc"], "minLength": 2, "maxLength": 2}, {"enum": ["ab"]}),
+    ({"enum": [{"a": 1}, {"b": 1}, [1]], "required": ["b"], "minItems": 2}, {"enum": [{"b": 1}]}),
+    ({"allOf": [{"enum": [1, 2, 3]}, {"enum": [2, 3, 4]}, {"minimum": 3}]}, {"enum": [3]}),
+    (
+        {"allOf": [{"anyOf": [{"type": "integer"}, {"type": "string"}]}, {"maxLength": 5, "minimum": 3}]},
+        {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "string", "maxLength": 5}]},
+    ),
+    (
+        {
+            "type": "object",
+            "properties": {"a": {"type": "null"}},
+            "required": ["a"],
+            "allOf": [{"properties": {"b": {"type": "string"}}, "required": ["b", "c"]}],
+        },
+        {
+            "type": "object",
+            "properties": {"a": {"type": "null"}, "b": {"type": "string"}, "c": {}},
+            "required": ["a", "b", "c"],
+        },
+    ),
+    ({"prefixItems": [{"const": 1}, {"const": 2}], "maxItems": 1}, {"prefixItems": [{"const": 1}], "maxItems": 1}),
+    ({"items": False}, {"type": "array", "maxItems": 0}),
     (
         {"type": "dict", "properties": {"type": {"type": "float"}, "dict": {"type": "list", "items": {"type": "int"}}}},
         {"properties": {"type": {"type": "number"}, "dict": {"type": "array", "items": {"type": "integer"}}}},
@@ -156,7 +181,22 @@ def test_schemas_that_mean_the_same(schema: dict[str, Any], other: dict[str, Any
     assert gbnf(json.dumps(schema)) == gbnf(json.dumps(other))
 
 
+def test_further_names_are_json_and_no_listed_ones() -> None:
+    named = {key: {"type": "integer"} for key in ("ab", "a]", "^x", 'q"')}
+    schema = {"type": "object", "properties": named, "additionalProperties": {"type": "null"}}
+    rules = dict(line.split(" ::= ", 1) for line in gbnf(schema).splitlines())
+    hexadecimal = re.sub(r"\\U(.{8})", lambda found: "\\" + chr(int(found[1], 16)), rules["additional-k"])
+    char = rules["char"].replace(" ", "").replace('"u"', "u")
+    pattern = re.compile(hexadecimal.replace(" ", "").replace("char", f"(?:{char})"))
+    for name in ("", "a", "abc", "b", "é", "x^", "q", "]"):
+        assert pattern.fullmatch(json.dumps(name, ensure_ascii=False)), name
+    for text in ('"ab"', '"a]"', '"^x"', '"\\"', '"a\\"', '"\n"', '"a\t"', '"a\\u0062"'):
+        assert not pattern.fullmatch(text), text
+
+
 def test_keys_without_a_grammar_are_named() -> None:
+    for schema in ({"enum": ["a"], "pattern": "b"}, {"const": 1, "type": "string"}, {"enum": [3], "minimum": 4}):
+        assert unenforced(schema) == {next(key for key in schema if key not in ("enum", "const"))}
     listed = {"type": "array", "items": {"type": "string", "format": "email"}, "uniqueItems": True}
     schema = {"type": "object", "properties": {"a": listed, "contains": {"type": "string", "format": "date"}}}
     assert unenforced(schema) == {"format email", "uniqueItems"}

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "eagle_other_names.h"
 #include "eagle_sampler.h"
 
 constexpr int EAGLE_MAX_JSON_DEPTH = 1000;

@@ -14,6 +14,7 @@
 #include "eagle_one_of.h"
 #include "eagle_schema.h"
 #include "eagle_schema_merge.h"
+#include "eagle_values.h"
 #include "json.h"
 #include "log.h"
 
@@ -230,6 +231,25 @@ inline void eagle_complete_properties(common_json & schema) {
     }
 }
 
+// Leaves out items that maxItems or `false` exclude.
+inline void eagle_read_items(common_json & schema) {
+    const bool has_first = schema.contains("prefixItems") && schema.at("prefixItems").is_array();
+    if (has_first) {
+        common_json kept = common_json::array();
+        for (const auto & each : schema.at("prefixItems")) {
+            if ((int64_t) kept.size() < schema.value("maxItems", EAGLE_MAX_SCHEMA_COUNT)) {
+                kept.push_back(each);
+            }
+        }
+        schema["prefixItems"] = kept;
+        schema.erase("items");
+    } else if (schema.contains("items") && schema.at("items") == false) {
+        schema.erase("items");
+        schema["type"] = "array";
+        schema["maxItems"] = 0;
+    }
+}
+
 // Refuses long names, for which the converter's regular expressions recurse.
 inline void eagle_require_names(const common_json & schema) {
     if (schema.contains("$ref") && schema.at("$ref").is_string()) {
@@ -256,10 +276,14 @@ common_json eagle_followed(const common_json & given, const Resolve & resolve) {
     if (schema.contains("oneOf") && !eagle_is_one_only(schema, resolve)) {
         eagle_note_unenforced("oneOf");
     }
-    const common_json merged = eagle_without_siblings(schema, resolve);
-    schema = merged.is_null() ? schema : merged;
-    const common_json joined = eagle_without_all_of(schema, resolve);
-    schema = joined.is_null() ? schema : joined;
+    for (const auto & simplify :
+         {eagle_without_siblings<Resolve>, eagle_without_all_of<Resolve>, eagle_without_siblings<Resolve>}) {
+        const common_json simple = simplify(schema, resolve);
+        schema = simple.is_null() ? schema : simple;
+    }
+    if (schema.contains("allOf")) {
+        eagle_note_unenforced("allOf");
+    }
     for (const char * key :
          {"not", "patternProperties", "propertyNames", "minProperties", "maxProperties", "uniqueItems", "contains",
           "minContains", "maxContains", "dependencies", "dependentRequired", "dependentSchemas", "if",
@@ -269,16 +293,11 @@ common_json eagle_followed(const common_json & given, const Resolve & resolve) {
         }
     }
     eagle_read_types(schema);
+    eagle_choose_values(schema, eagle_note_unenforced);
     eagle_read_counts(schema);
     eagle_add_type(schema);
     eagle_require_lengths(schema);
     eagle_complete_properties(schema);
-    if (schema.contains("prefixItems")) {
-        schema.erase("items");
-    }
-    if (schema.contains("type") && schema.at("type").is_array() &&
-        (schema.contains("enum") || schema.contains("const"))) {
-        schema.erase("type");  // the values imply their types
-    }
+    eagle_read_items(schema);
     return schema;
 }

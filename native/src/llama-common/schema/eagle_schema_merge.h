@@ -87,6 +87,15 @@ inline common_json eagle_merged(const common_json & one, const common_json & oth
             for (const auto & name : value) {
                 merged[key].push_back(name);
             }
+        } else if (key == "enum" && value.is_array() && merged.at(key).is_array()) {
+            common_json common = common_json::array();
+            for (const auto & each : value) {
+                const common_json & own = merged.at(key);
+                if (std::find(own.begin(), own.end(), each) != own.end()) {
+                    common.push_back(each);
+                }
+            }
+            merged[key] = common;
         } else if (key == "type") {
             merged[key] = eagle_common_type(one.at(key), value);
         } else if (are_numbers && (key.compare(0, 3, "min") == 0 || key == "exclusiveMinimum")) {
@@ -150,34 +159,33 @@ common_json eagle_without_siblings(const common_json & given, const Resolve & re
     throw std::invalid_argument("a $ref with other keys refers to itself: write the keys into the definition");
 }
 
-// Returns the schema with the parts of allOf merged if they constrain one value that is no object; null without such
-// parts. The converter itself merges objects.
+// Returns the schema with the parts of allOf merged; null if there are none, or if several have alternatives, whose
+// properties the converter then merges.
 template <typename Resolve>
 common_json eagle_without_all_of(const common_json & given, const Resolve & resolve) {
     common_json schema = given;
-    bool is_merged = false;
-    while (schema.is_object() && schema.contains("allOf") && schema.at("allOf").is_array()) {
-        common_json parts = common_json::array();
-        common_json rest = schema;
-        rest.erase("allOf");
-        parts.push_back(rest);
-        for (const auto & part : schema.at("allOf")) {
-            const bool is_reference = part.is_object() && part.size() == 1 && part.contains("$ref");
-            parts.push_back(is_reference ? resolve(part.at("$ref").template get<std::string>()) : part);
+    for (int i = 0; i < EAGLE_MAX_REFERENCES; i++) {
+        if (!schema.is_object() || !schema.contains("allOf")) {
+            return i == 0 ? common_json() : schema;
         }
-        for (const auto & part : parts) {
-            for (const char * key : {"properties", "additionalProperties", "anyOf", "oneOf", "$ref", "not"}) {
-                if (!part.is_object() || part.contains(key)) {
-                    return is_merged ? schema : common_json();
+        common_json merged = schema;
+        merged.erase("allOf");
+        int n_alternatives = int(merged.contains("anyOf") + merged.contains("oneOf"));
+        for (const auto & given_part : schema.at("allOf")) {
+            common_json part = eagle_without_siblings(given_part, resolve);
+            part = part.is_null() ? given_part : part;
+            for (int j = 0; j < EAGLE_MAX_REFERENCES && part.is_object() && part.contains("$ref"); j++) {
+                part = resolve(part.at("$ref").template get<std::string>());
+            }
+            if (part.is_object()) {
+                n_alternatives += int(part.contains("anyOf") + part.contains("oneOf"));
+                if (n_alternatives > 1) {
+                    return i == 0 ? common_json() : schema;
                 }
+                merged = eagle_merged(merged, part);
             }
         }
-        common_json merged = common_json::object();
-        for (const auto & part : parts) {
-            merged = eagle_merged(merged, part);
-        }
         schema = merged;
-        is_merged = true;
     }
-    return is_merged ? schema : common_json();
+    throw std::invalid_argument("a part of allOf refers to itself: write its keys into the definition");
 }
