@@ -91,7 +91,7 @@ def test_a_peer_that_fails_is_left_out(tmp_path: Path, log: str, reason: str) ->
         (("--synthetic", "tiny", "-d", "lookup", "--draft-vocab", "all"), "--draft-vocab does not apply"),
         (("-m", "x.gguf", "-d", "mtp", "--accept", "0.5"), "--accept does not apply to -m"),
         (("-m", "x.gguf", "-d", "mtp", "--type", "q4_0"), "--type does not apply to -m"),
-        (("-m", "x.gguf", "-d", "y.gguf", "--draft-vocab", "all"), "--draft-vocab does not apply"),
+        (("--synthetic", "tiny", "--draft-vocab", "all"), "--draft-vocab does not apply to drafter eagle3"),
     ],
 )
 def test_usage_errors(arguments: tuple[str, ...], part: str) -> None:

@@ -266,7 +266,8 @@ def _refuse_unused(pair: Pair) -> None:
     """Raise `UsageError` for an option that would be ignored with this target and drafter."""
     unused = {
         "accept": pair.synthetic is None, "outtype": pair.synthetic is None,
-        "draft_type": pair.drafter in (MTP, LOOKUP), "draft_vocab": pair.drafter in (EAGLE3, LOOKUP),
+        "draft_type": pair.draft in (MTP, LOOKUP),
+        "draft_vocab": pair.draft_vocab is not None and pair.drafter in (EAGLE3, LOOKUP),
     }  # fmt: skip
     for option in fields(pair):
         if unused.get(option.name) and getattr(pair, option.name) != option.default:
@@ -286,6 +287,10 @@ def _measure(facts: dict[str, Any], job: Job, plan: Plan) -> dict[str, Any]:
 
 def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
     """Return one job per acceptance rate, with the facts that the report repeats."""
+    from llama_eagle.quantize.quantize import check_type
+
+    if pair.model is not None and pair.draft_type is not None:
+        check_type(pair.draft_type.lower())  # before the draft is read
     facts: dict[str, Any] = {"type": pair.outtype, "draft_type": pair.draft_type, "n": runs.n_predict}
     facts |= {
         "threads": runs.n_threads,
@@ -319,9 +324,8 @@ def _real_job(pair: Pair, runs: Runs, target: Path) -> Job:
 def _in_type(draft: Path, outtype: str) -> Path:
     """Return the draft in another type, converted once and cached. Requantizing lowers its acceptance rate."""
     from llama_eagle.gguf.header import read_model
-    from llama_eagle.quantize.quantize import QuantizeOptions, check_type, quantize
+    from llama_eagle.quantize.quantize import QuantizeOptions, quantize
 
-    check_type(outtype)
     path = read_model(draft)[0].path.resolve()
     state = path.stat()
     out = cache_dir() / "drafts" / f"{path.stem}-{state.st_size:x}-{state.st_mtime_ns:x}-{outtype}.gguf"
