@@ -34,6 +34,8 @@ ROWS = ("1", "2", "3", "5", "9")
 PROMPT = "prompt of 512"
 LOOKUP_SIDES = (("llama_cpp", "llama_cpp_drafted"), ("ours", "drafted"))
 DPI = 150
+DESKTOP = 12.5  # GB/s for two cores: eight cores with 50
+SYNTHETIC = "synthetic, acceptance 0.7"
 
 Machine = dict[str, Any]
 
@@ -82,14 +84,31 @@ def save(figure: Any, out: Path) -> None:
 
 def draw_speed(machines: list[Machine], out: Path, headline: bool) -> None:
     """Draw a panel for each model: llama.cpp, ours without drafts, ours with drafts, in tokens/s."""
-    pyplot = style()
     shown = [
         (machine, entry)
         for machine, entry in entries(machines, "speed")
         if entry["llama_cpp"] and (entry.get("headline") or not headline)
     ]
     shown.sort(key=lambda each: bool(each[1]["text"]) and "synthetic" in each[1]["text"])
-    columns = len(shown) if headline else 4
+    draw_models(shown, len(shown) if headline else 4, out)
+
+
+def draw_wall(machines: list[Machine], out: Path) -> None:
+    """Draw the speeds at the bandwidth of a desktop; llama.cpp's are the faster of its two."""
+    shown = [
+        (
+            machine,
+            {**entry, "model": "0.8B", "text": SYNTHETIC, "llama_cpp": max(entry[side] for side in LOOKUP_SIDES[0])},
+        )
+        for machine, entry in entries(machines, "memory_wall")
+        if entry["limit"] == DESKTOP and entry["build"] == "AVX2"
+    ]
+    draw_models(shown, len(shown), out)
+
+
+def draw_models(shown: list[tuple[Machine, dict[str, Any]]], columns: int, out: Path) -> None:
+    """Draw a panel for each model in lines of `columns` panels."""
+    pyplot = style()
     lines = -(-len(shown) // columns)
     size = (1.95 * columns, 2.9 * lines + 0.35)
     figure, axes = pyplot.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
@@ -129,7 +148,7 @@ def caption(entry: dict[str, Any]) -> str:
     """Return what the drafts of an entry were and what was generated."""
     if not entry["drafter"]:
         return "tokens/s\n "
-    text = "synthetic, 70 % accepted" if entry["text"] == "synthetic, acceptance 0.7" else entry["text"]
+    text = "synthetic, 70 % accepted" if entry["text"] == SYNTHETIC else entry["text"]
     return f"tokens/s, {entry['drafter']}\n{text}"
 
 
@@ -233,6 +252,7 @@ def draw_all(machines: list[Machine], out: Path) -> None:
     draw_types(machines, out / "types.png")
     draw_rows(machines, out / "rows.png")
     draw_busy(machines, out / "busy.png")
+    draw_wall(machines, out / "wall.png")
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-NAMES = {"headline.png", "speed.png", "types.png", "rows.png", "busy.png"}
+NAMES = {"headline.png", "speed.png", "types.png", "rows.png", "busy.png", "wall.png"}
 
 
 @pytest.fixture(scope="module")
