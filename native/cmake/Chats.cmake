@@ -1,8 +1,9 @@
-# libllama-common without the server: only the sources of JSON schemas. Functions that nobody calls are not linked,
-# because they refer to sources that are left out.
+# libllama-common without the server: only the sources of chat templates, their parsers and JSON schemas. Functions that
+# nobody calls are not linked, because they refer to sources that are left out.
 set(folder ${LLAMA_CPP_DIR}/common)
-add_library(llama-common SHARED ${folder}/json.cpp ${folder}/json-schema.cpp ${folder}/json-schema-to-grammar.cpp
-    ${folder}/common.cpp ${folder}/log.cpp ${folder}/trie.cpp ${folder}/unicode.cpp)
+file(GLOB sources ${folder}/chat*.cpp ${folder}/json*.cpp ${folder}/jinja/*.cpp ${folder}/parsers/*.cpp)
+add_library(llama-common SHARED ${sources} ${folder}/common.cpp ${folder}/log.cpp ${folder}/peg-parser.cpp
+    ${folder}/trie.cpp ${folder}/unicode.cpp)
 target_include_directories(llama-common PRIVATE ${folder} ${LLAMA_CPP_DIR}/vendor)
 target_compile_features(llama-common PRIVATE cxx_std_17)
 target_compile_options(llama-common PRIVATE -O1 -ffunction-sections -fdata-sections)  # -O1 compiles faster

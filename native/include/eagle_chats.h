@@ -1,11 +1,13 @@
-// eagle_chats.h: JSON schemas and tool calls, by the code of llama-server. Part of the C interface of libllama-common.
+// eagle_chats.h: JSON schemas, tool calls and answers, by the code of llama-server. Part of the C interface of
+// libllama-common.
 // Requests and results are JSON texts (null-terminated UTF-8).
 //
-// Functions return an eagle_status: EAGLE_ERR_ARGUMENT for an invalid request. They set *result to the result or, if
-// they fail, to a sentence with the reason; it is valid until the thread's next call.
+// Functions return an eagle_status: EAGLE_ERR_ARGUMENT for an invalid request or chat template. They set *result to the
+// result or, if they fail, to a sentence with the reason; it is valid until the thread's next call.
 
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "eagle.h"
@@ -19,6 +21,25 @@ LLAMA_API int32_t eagle_schema_grammar(const char * schema, const char ** result
 
 // Returns the same for a call of one of several functions ([{"name", "parameters"}]): {"name", "arguments"} as JSON.
 LLAMA_API int32_t eagle_calls_grammar(const char * functions, const char ** result);
+
+struct eagle_reply;  // parser of an answer
+
+// Makes the parser of the answer to a request for a chat: {"template", "bos", "eos", "messages", "tools",
+// "tool_choice", "chat_template_kwargs"}. template: in Jinja; the others have the names of OpenAI's API. Result:
+// {"stops", "preserved_tokens"}, texts. A stop ends the answer. Preserved tokens belong to the template's format: the
+// answer must contain them, also those of them that are control tokens.
+LLAMA_API int32_t eagle_reply_new(const char * request, struct eagle_reply ** reply, const char ** result);
+
+// Chooses the form of the answer, with or without thoughts, by the last characters of the prompt.
+LLAMA_API int32_t eagle_reply_follow(struct eagle_reply * reply, const char * prompt_end, const char ** result);
+
+// Adds `size` bytes of the answer, complete characters. Result: what is new, {"reasoning_content", "content",
+// "tool_calls", "is_loose"}: two texts, if there are any, and a list of {"name", "arguments"}. A call is new when the
+// next one has begun or the answer ends; arguments that are no JSON have been cut. is_loose: arguments do not have the
+// types of their schemas, and may be texts.
+LLAMA_API int32_t eagle_reply_add(struct eagle_reply * reply, const char * text, size_t size, bool is_last,
+                                  const char ** result);
+LLAMA_API void eagle_reply_free(struct eagle_reply * reply);
 
 #ifdef __cplusplus
 }

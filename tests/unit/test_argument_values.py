@@ -1,17 +1,22 @@
-"""Types of tool arguments that a model writes between tags: the schema decides."""
+"""Types of tool arguments that a model writes between tags: the schema decides, by llama.cpp's parser."""
 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from fixtures.upstream import source_folder
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from llama_eagle.drop_in.answers.values import property_of, value_of
-from llama_eagle.drop_in.replies import Dialect, ReplyReader
+from llama_eagle.drop_in.answers.values import with_properties
+from llama_eagle.drop_in.replies import CALL, FormattedReply, Part
 from llama_eagle.generation.options import sampler_seed
+from llama_eagle.sessions.chat import Reply
+
+pytestmark = pytest.mark.native
 
 STRING, NULL, INTEGER, BOOLEAN = ({"type": kind} for kind in ("string", "null", "integer", "boolean"))
 OPTIONAL = {"anyOf": [STRING, NULL]}
@@ -31,18 +36,18 @@ CASES: list[tuple[Any, str, Any]] = [
     (OPTIONAL, "12345", "12345"), (OPTIONAL, "null", None), (OPTIONAL, "None", "None"), (OPTIONAL, "{}", "{}"),
     ({"oneOf": [STRING, NULL]}, "1.5", "1.5"), ({"type": ["string", "null"]}, "7", "7"),
     ({"type": ["string", "null"]}, "null", None), ({"type": "string", "nullable": True}, "7", "7"),
-    ({"type": "string", "nullable": True}, "null", None), ({"type": ["string", "integer"]}, "7", 7),
+    ({"type": "string", "nullable": True}, "null", "null"), ({"type": ["string", "integer"]}, "7", 7),
     ({"type": ["string", "integer"]}, "seven", "seven"), ({"type": ["string", "integer"]}, "[7]", "[7]"),
     ({"enum": ["1", "2"]}, "1", "1"), ({"enum": [1, 2]}, "1", 1), ({"enum": [True, None]}, "None", None),
     ({"const": "5"}, "5", "5"), ({"const": 5}, "5", 5), ({"const": None}, "null", None),
     ({"pattern": "^[0-9]+$"}, "12", "12"), ({"minimum": 3}, "12", 12), ({"format": "date"}, "2024", "2024"),
     (ref("Name"), "12", "12"), (ref("Count"), "12", 12), (ref("Color"), "1", "1"),
     ({"anyOf": [ref("Name"), NULL]}, "12", "12"), ({"allOf": [ref("Name")]}, "12", "12"),
-    ({"allOf": [ref("Count"), {"minimum": 3}]}, "12", 12), (ref("a~1b~0c%20d"), "12", "12"),
+    ({"allOf": [ref("Count"), {"minimum": 3}]}, "12", 12), (ref("a~1b~0c%20d"), "12", 12),
     (ref("Circle"), "12", 12), (ref("Tree"), "x", "x"), (ref("nothing"), "12", 12), ({"$ref": "http://x"}, "12", 12),
-    (BOOLEAN, "True", True), (BOOLEAN, "false", False), (BOOLEAN, "maybe", "maybe"), (BOOLEAN, "1", "1"),
+    (BOOLEAN, "True", True), (BOOLEAN, "false", False), (BOOLEAN, "maybe", "maybe"), (BOOLEAN, "1", 1),
     (NULL, "None", None), (INTEGER, "12", 12), (INTEGER, "12.0", 12.0), (INTEGER, "twelve", "twelve"),
-    ({"type": "number"}, "1e3", 1e3), ({"type": "number"}, "NaN", "NaN"), ({"type": "number"}, "1e999", "1e999"),
+    ({"type": "number"}, "1e3", 1e3), ({"type": "number"}, "NaN", "NaN"), ({"type": "number"}, "1e999", float("inf")),
     (INTEGER, "9" * 400, int("9" * 400)),
     ({"type": "array"}, "['a', True, None, \"it's\"]", ["a", True, None, "it's"]),
     ({"type": "object"}, "{'k': 'say \"hi\"', 'True': 'it\\'s'}", {"k": 'say "hi"', "True": "it's"}),
@@ -54,13 +59,34 @@ CASES: list[tuple[Any, str, Any]] = [
 ]  # fmt: skip
 
 
+@lru_cache
+def template() -> str:
+    return (source_folder() / "models/templates/Qwen3-Coder.jinja").read_text()
+
+
+def parts(parameters: Any, text: str) -> list[Part]:
+    """Return what is read of a call with the argument x."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": with_properties(parameters)}}]
+    messages = [{"role": "user", "content": "Q"}]
+    reply = Reply(template=template(), bos="", eos="", messages=messages, tools=tools, chat_template_kwargs={})
+    reader = FormattedReply(reply, {"f": parameters}, "<|im_start|>assistant\n")
+    call = f"<tool_call>\n<function=f>\n<parameter=x>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    return [*reader.read(call), *reader.finish()]
+
+
+def value(parameters: Any, text: str) -> Any:
+    (part,) = parts(parameters, text)
+    assert (part.kind, part.name, part.is_whole) == (CALL, "f", True)
+    return json.loads(part.text)["x"]
+
+
+def of(schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"x": schema}, "$defs": DEFS}
+
+
 @pytest.mark.parametrize(("schema", "text", "expected"), CASES)
 def test_the_schema_decides(schema: Any, text: str, expected: Any) -> None:
-    tools = {"f": {"properties": {"x": schema}, "$defs": DEFS}}
-    reader = ReplyReader(Dialect.of("<tool_call><function="), tools)
-    call = f"<tool_call>\n<function=f>\n<parameter=x>\n{text}\n</parameter>\n</function>\n</tool_call>"
-    (part,) = [*reader.read(call), *reader.finish()]
-    found = json.loads(part.text)["x"]
+    found = value(of(schema), text)
     assert (found, type(found)) == (expected, type(expected))
 
 
@@ -70,11 +96,10 @@ def test_the_schema_decides(schema: Any, text: str, expected: Any) -> None:
         {"$ref": "#/$defs/Arguments", "$defs": {"Arguments": {"properties": {"x": STRING}}}},
         {"allOf": [{"properties": {"y": INTEGER}}, {"properties": {"x": STRING}}]},
         {"anyOf": [{"properties": {"x": STRING}}, {"properties": {"y": STRING}}]},
-        {"additionalProperties": STRING},
     ],
 )
 def test_where_a_property_may_be_described(schema: Any) -> None:
-    assert value_of("12", property_of(schema, "x"), schema) == "12"
+    assert value(schema, "12") == "12"
 
 
 JSON = st.recursive(
@@ -84,16 +109,16 @@ JSON = st.recursive(
 )
 
 
-@given(value=JSON)
-def test_what_is_written_comes_back(value: Any) -> None:
-    """As JSON by its type alone, and as Python writes it where no string is allowed."""
+@settings(deadline=None, max_examples=40)
+@given(given_value=JSON)
+def test_what_is_written_comes_back(given_value: Any) -> None:
     kind = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string"}.get(
-        type(value), "array" if isinstance(value, list) else "object"
+        type(given_value), "array" if isinstance(given_value, list) else "object"
     )
-    text = value if kind == "string" else json.dumps(value)
-    assert value_of(text, {"type": kind}) == value
+    text = given_value if kind == "string" else json.dumps(given_value)
+    assert value(of({"type": kind}), text) == given_value
     if kind != "string":
-        assert value_of(text, {"type": [kind, "string"]}) == value
+        assert value(of({"type": [kind, "string"]}), text) == given_value
 
 
 SCHEMAS = st.recursive(
@@ -105,10 +130,13 @@ SCHEMAS = st.recursive(
 )
 
 
+@settings(deadline=None, max_examples=40)
 @given(schema=SCHEMAS, text=st.text(alphabet="12'\"\\TrueNone[]{}:, ", max_size=12))
-def test_odd_schemas_and_texts_give_some_json(schema: Any, text: str) -> None:
-    root = {"properties": {"x": schema}, "$defs": DEFS}
-    json.dumps(value_of(text, property_of(root, "x"), root), allow_nan=False)
+def test_odd_schemas_and_texts_give_some_parts(schema: Any, text: str) -> None:
+    """A call, or its text as content."""
+    found = parts(of(schema), text)
+    assert found
+    assert all(part.kind != CALL or json.loads(part.text) is not None for part in found if part.is_whole)
 
 
 @pytest.mark.parametrize("seed", [0, 5, 2**32 - 2, 2**32, 2**40 + 5, 2**63 - 1, 2**63, 2**64 - 2, -2, -(2**63)])

@@ -13,24 +13,24 @@ from typing import Any
 
 from llama_cpp import LlamaGrammar
 
+from llama_eagle.drop_in.answers.values import with_properties
 from llama_eagle.drop_in.replies import (
     ARGUMENTS,
     CALL,
     CALLED,
     CONTENT,
     REASONING,
-    THINK,
-    Dialect,
+    FormattedReply,
     NamedCall,
     Part,
-    ReplyReader,
     RequiredCall,
-    Schemas,
+    is_json,
 )
+from llama_eagle.drop_in.templates import Template
 from llama_eagle.errors import UsageError
-from llama_eagle.sessions.chat import calls_grammar, schema_grammar
+from llama_eagle.sessions.chat import Reply, calls_grammar, schema_grammar
 
-Reader = ReplyReader | RequiredCall | NamedCall
+Reader = FormattedReply | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
 FORMATS = ("text", "json_object", "json_schema")
 # Chat formats of the parent that implement calls themselves.
@@ -138,10 +138,17 @@ def template_options(request: Request) -> dict[str, Any]:
     return {"enable_thinking": False} if is_constrained(request) else {}
 
 
-def reader(template: str, request: Request, prompt_end: str) -> ReplyReader:
-    """Return the reader of the reply to a prompt with this end."""
-    tools = schemas(request["tools"], request["tool_choice"])
-    return ReplyReader(Dialect.of(template), tools, prompt_end.rstrip().endswith(THINK))
+def reply_to(template: Template, request: Request, options: Mapping[str, Any]) -> Reply:
+    """Return the parser of the reply to a request. options: variables of the template."""
+    functions = [{**each, "parameters": with_properties(each.get("parameters"))} for each in free_functions(request)]
+    return Reply(
+        template=template.text,
+        bos=template.bos,
+        eos=template.eos,
+        messages=request["messages"],
+        tools=[{"type": "function", "function": function} for function in functions],
+        chat_template_kwargs=options,
+    )
 
 
 def split(answer: Any, make_reader: Callable[[], Reader]) -> Any:
@@ -185,11 +192,10 @@ def _grammar(text: str, unenforced: Iterable[str]) -> LlamaGrammar:
     return LlamaGrammar.from_string(text, verbose=False)
 
 
-def schemas(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any) -> Schemas:
-    """Return the tools that a reply may call on its own; a forced call is handled by the parent."""
-    if not tools or tool_choice == "none" or isinstance(tool_choice, Mapping):
-        return {}
-    return {each["name"]: each.get("parameters") or {} for each in functions_of(tools)}
+def free_functions(request: Request) -> list[Mapping[str, Any]]:
+    """Return the functions that a reply may call on its own; a forced call is handled by the parent."""
+    choice = request["tool_choice"]
+    return [] if choice == "none" or isinstance(choice, Mapping) else functions_of(request["tools"])
 
 
 def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:
@@ -219,7 +225,7 @@ def _whole_calls(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def _n_ended(parts: Iterable[Part]) -> int:
-    return sum(part.kind in (CALL, CALLED) for part in parts)
+    return sum(part.kind in (CALL, CALLED) and part.is_whole for part in parts)
 
 
 def _reason(reason: str | None, n_calls: int) -> str | None:
@@ -278,7 +284,7 @@ def own_calls(answer: dict[str, Any]) -> dict[str, Any]:
     """
     choice = answer["choices"][0]
     calls = choice["message"].get("tool_calls") or []
-    if all(_is_json(call["function"]["arguments"]) for call in calls):
+    if all(is_json(call["function"]["arguments"]) for call in calls):
         return answer
     return {**answer, "choices": [{**choice, "finish_reason": "length"}]}
 
@@ -300,7 +306,7 @@ def named_once(chunks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             delta["tool_calls"] = [_more(call) if old else call for call, old in zip(pieces, known, strict=True)]
             if delta.get("function_call"):
                 delta["function_call"] = _without_name(delta["function_call"])
-        if reason == "tool_calls" and not all(map(_is_json, arguments.values())):
+        if reason == "tool_calls" and not all(map(is_json, arguments.values())):
             reason = "length"
         yield {**chunk, "choices": [{**choice, "delta": delta, "finish_reason": reason}]}
 
@@ -312,11 +318,3 @@ def _more(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_name(function: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in function.items() if key != "name"}
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True

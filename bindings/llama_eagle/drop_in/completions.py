@@ -7,6 +7,7 @@ import functools
 import inspect
 import operator
 import random
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,13 +22,14 @@ from llama_eagle.arguments import require_text  # noqa: E402
 from llama_eagle.drafting.drafter import OwnDrafter  # noqa: E402
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.answers import types  # noqa: E402
-from llama_eagle.drop_in.answers.completion import Completion  # noqa: E402
+from llama_eagle.drop_in.answers.completion import Completion, stop_texts  # noqa: E402
 from llama_eagle.drop_in.answers.prompt import WithoutEnd  # noqa: E402
 from llama_eagle.drop_in.answers.speculative import Speculative, read_speculative  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
-from llama_eagle.drop_in.replies import NamedCall, RequiredCall  # noqa: E402
+from llama_eagle.drop_in.replies import FormattedReply, NamedCall, RequiredCall  # noqa: E402
+from llama_eagle.drop_in.templates import template_of  # noqa: E402
 from llama_eagle.errors import UsageError  # noqa: E402
 from llama_eagle.generation.rounds import Rounds  # noqa: E402
 from llama_eagle.native.closing import OneThread  # noqa: E402
@@ -50,6 +52,7 @@ class Completions(Attributes):
     _context_is_full = False
     _prompt: Sequence[int] = ()  # prompt of the last completion
     _given_speculative = Speculative()  # limits of the next call
+    _given_shown: frozenset[int] = frozenset()  # control tokens that are text in the next completion
     _speculative = Speculative()  # limits of the next generation
 
     def create_completion(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
@@ -86,12 +89,14 @@ class Completions(Attributes):
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         limits, self._given_speculative = self._given_speculative, Speculative()
+        shown, self._given_shown = self._given_shown, frozenset()
         call = COMPLETION.bind(self, *args, **kwargs)
         call.apply_defaults()
         types.COMPLETION.check(call.arguments)  # at once, also for a stream
-        return self._complete(limits, {**call.arguments, "prompt": _read_prompt(call.arguments["prompt"])})
+        given = {**call.arguments, "prompt": _read_prompt(call.arguments["prompt"])}
+        return self._complete(given, limits, shown)
 
-    def _complete(self, limits: Speculative, given: Mapping[str, Any]) -> Iterator[Any]:
+    def _complete(self, given: Mapping[str, Any], limits: Speculative, shown: frozenset[int]) -> Iterator[Any]:
         """Yield the parts of a completion, with `timings` in the last.
 
         Time spent by the reader of a stream is excluded.
@@ -99,7 +104,7 @@ class Completions(Attributes):
         if given["logprobs"] is not None and self.draft_model is not None:
             self._keep_logits()  # as in the parent, but only when they are requested
         self._prompt = [] if isinstance(given["prompt"], str) else given["prompt"]
-        completion = Completion(self, given, limits)
+        completion = Completion(self, given, limits, shown)
         parts = completion.parts() if given["stream"] else (completion.whole() for _ in range(1))
         with self._measures.completion():
             while True:
@@ -158,11 +163,16 @@ class Completions(Attributes):
             chat.warn_dropped(request, name)
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
+        options |= chat_template_kwargs or {}
+        reply = None if chat.is_constrained(request) else self._reply_to(request, options)
         self._given_speculative = self._read_speculative(speculative)  # the handler calls `create_completion`
+        if reply is not None:
+            self._given_shown = self._ids_of(reply.preserved_tokens)
+            request["stop"] = [*stop_texts(request["stop"]), *reply.stops]
         try:
-            answer: Any = handler(llama=llama, **request, **{**options, **(chat_template_kwargs or {})})
+            answer: Any = handler(llama=llama, **request, **options)
         finally:
-            self._given_speculative = Speculative()
+            self._given_speculative, self._given_shown = Speculative(), frozenset()
         if answer is None:  # of a `chat_handler`
             return None
         if chat.is_required(call.arguments):
@@ -171,11 +181,27 @@ class Completions(Attributes):
             answer = chat.split(answer, lambda: NamedCall(called["name"]))
         elif is_own:
             answer = chat.own_calls(answer) if isinstance(answer, dict) else chat.named_once(answer)
-        elif self._options.parse_replies and not chat.is_constrained(request):
-            template = self.metadata.get("tokenizer.chat_template", "")
-            answer = chat.split(answer, lambda: chat.reader(template, request, self._prompt_end()))
+        elif reply is not None:
+            tools = {each["name"]: each.get("parameters") for each in chat.free_functions(request)}
+            answer = chat.split(answer, lambda: FormattedReply(reply, tools, self._prompt_end()))
         form = chat.without_alternatives if chat.has_no_alternatives(call.arguments) else dict
         return self._with_timings(form(answer)) if isinstance(answer, dict) else self._stream(map(form, answer))
+
+    def _reply_to(self, request: chat.Request, options: Mapping[str, Any]) -> chat.Reply | None:
+        """Return the parser of the reply to a request; None if the content is the whole reply."""
+        template = template_of(self, self.metadata, str(self.chat_format))
+        if not template.text or not self._options.parse_replies:
+            return None
+        try:
+            return chat.reply_to(template, request, options)
+        except UsageError as error:  # the handler names what is wrong with the messages or the template
+            warnings.warn(f"replies are not parsed: {error}", stacklevel=3)
+            return None
+
+    def _ids_of(self, texts: Iterable[str]) -> frozenset[int]:
+        """Return the tokens with these texts, of those that are one token."""
+        found = [self.tokenize(text.encode(), add_bos=False, special=True) for text in texts]
+        return frozenset(tokens[0] for tokens in found if len(tokens) == 1)
 
     @functools.cached_property
     def _control_tokens(self) -> tuple[str, ...]:
@@ -198,7 +224,7 @@ class Completions(Attributes):
             yield self._with_timings(part)
 
     def _prompt_end(self) -> str:
-        tokens = list(self._prompt[-8:])
+        tokens = list(self._prompt[-16:])
         return self.detokenize(tokens, special=True).decode("utf-8", "replace") if len(tokens) else ""
 
     def _with_timings(self, part: Any) -> Any:

@@ -36,18 +36,33 @@ class Formatter:
         )
 
 
+@dataclass(frozen=True)
+class Template:
+    """A model's chat template, with the texts of its tokens for the beginning and the end of a text."""
+
+    text: str
+    bos: str
+    eos: str
+
+
 def is_template(key: str) -> bool:
     return key == KEY or key.startswith(f"{KEY}.")
 
 
 def handlers(llm: Any, metadata: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     """Yield the handlers with the names that the parent uses."""
+    for key in filter(is_template, metadata):
+        name = "chat_template.default" if key == KEY else key.removeprefix(PREFIX)
+        template = template_of(llm, metadata, name)
+        formatter = Formatter(template.text, llm.model_path, template.bos, template.eos, llm.token_eos())
+        yield name, chat_formatter_to_chat_completion_handler(formatter)
+
+
+def template_of(llm: Any, metadata: Mapping[str, str], name: str) -> Template:
+    """Return the template of the handler `name`; the default template for handlers of the parent."""
 
     def text_of(token: int) -> str:
         return "" if token == -1 else str(llm._model.token_get_text(token))
 
-    bos, eos = text_of(llm.token_bos()), text_of(llm.token_eos())
-    for key in filter(is_template, metadata):
-        name = "chat_template.default" if key == KEY else key.removeprefix(PREFIX)
-        formatter = Formatter(metadata[key], llm.model_path, bos, eos, llm.token_eos())
-        yield name, chat_formatter_to_chat_completion_handler(formatter)
+    text = metadata.get(f"{PREFIX}{name}", metadata.get(KEY, ""))
+    return Template(text, text_of(llm.token_bos()), text_of(llm.token_eos()))

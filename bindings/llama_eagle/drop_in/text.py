@@ -21,29 +21,30 @@ class GrowingText:
         self._pieces: dict[tuple[int, bool], bytes] = {}
         self._tokens: list[int] = []
         self._text = b""
-        self._special = False
+        self._form: tuple[bool, frozenset[int]] = (False, frozenset())
         self._lock = threading.Lock()
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool) -> bytes:
+    def detokenize(self, tokens: Sequence[int], *, special: bool, shown: frozenset[int] = frozenset()) -> bytes:
         """Return the bytes of `tokens`. A space after a leading BOS is dropped, as in llama-cpp-python.
 
+        special: control tokens have a text. shown: those that have one even if the others have none.
         Raises `UsageError` unless `tokens` is a list of ids, `InputError` for an id outside of the vocabulary.
         """
         tokens = tokens if isinstance(tokens, list) else read_ids(tokens)
-        text = self._join(tokens, special) if len(tokens) < SHORT else self._extended(tokens, special)
+        text = self._join(tokens, special, shown) if len(tokens) < SHORT else self._extended(tokens, special, shown)
         return text[1:] if tokens and tokens[0] == self._bos and text[:1] == b" " else text
 
-    def _extended(self, tokens: list[int], special: bool) -> bytes:
+    def _extended(self, tokens: list[int], special: bool, shown: frozenset[int]) -> bytes:
         with self._lock:
             known = len(self._tokens)
-            if special != self._special or tokens[:known] != self._tokens:
+            if (special, shown) != self._form or tokens[:known] != self._tokens:
                 self._text, self._tokens, known = b"", [], 0
-            self._text += self._join(tokens[known:], special)
-            self._tokens, self._special = list(tokens), special
+            self._text += self._join(tokens[known:], special, shown)
+            self._tokens, self._form = list(tokens), (special, shown)
             return self._text
 
-    def _join(self, tokens: Sequence[int], special: bool) -> bytes:
-        return b"".join([self._piece(token, special) for token in read_ids(tokens)])
+    def _join(self, tokens: Sequence[int], special: bool, shown: frozenset[int]) -> bytes:
+        return b"".join([self._piece(token, special or token in shown) for token in read_ids(tokens)])
 
     def _piece(self, token: int, special: bool) -> bytes:
         if token < 0 and self._has_images:

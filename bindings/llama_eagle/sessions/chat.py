@@ -1,11 +1,12 @@
-"""JSON schemas and required tool calls as grammars, by the code of llama-server (native/include/eagle_chats.h)."""
+"""JSON schemas, tool calls and answers, by the code of llama-server (native/include/eagle_chats.h)."""
 
 from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_int32
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from ctypes import POINTER, c_bool, c_char_p, c_int32, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,39 @@ LIBRARY_NAMES = ("libllama-common.so", "libllama-common.dylib", "libllama-common
 FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_schema_grammar": ([c_char_p, POINTER(c_char_p)], c_int32),
     "eagle_calls_grammar": ([c_char_p, POINTER(c_char_p)], c_int32),
+    "eagle_reply_new": ([c_char_p, POINTER(c_void_p), POINTER(c_char_p)], c_int32),
+    "eagle_reply_follow": ([c_void_p, c_char_p, POINTER(c_char_p)], c_int32),
+    "eagle_reply_add": ([c_void_p, c_char_p, c_size_t, c_bool, POINTER(c_char_p)], c_int32),
+    "eagle_reply_free": ([c_void_p], None),
 }
+
+
+class Reply:
+    """Parser of an answer in a template's format. Call `follow` with the end of the prompt, then `add` for each piece.
+
+    request: `template`, `bos`, `eos`, `messages`, `tools` and `chat_template_kwargs`. stops: texts that end the answer.
+    preserved_tokens: texts of tokens that the answer must contain. Raises `UsageError` for an invalid template.
+    """
+
+    def __init__(self, **request: Any) -> None:
+        self._handle = c_void_p()
+        data = _json(request)
+        found = json.loads(_call("eagle_reply_new", data, ctypes.byref(self._handle)))
+        weakref.finalize(self, _library().eagle_reply_free, self._handle)
+        self.stops: list[str] = found["stops"]
+        self.preserved_tokens: list[str] = found["preserved_tokens"]
+
+    def follow(self, prompt_end: str) -> None:
+        _call("eagle_reply_follow", self._handle, prompt_end.encode("utf-8", "replace"))
+
+    def add(self, text: str, *, is_last: bool = False) -> dict[str, Any]:
+        """Return what is new: texts `reasoning_content` and `content`, if any, a list `tool_calls`, and `is_loose`.
+
+        A call, {"name", "arguments"}, is new when the next one has begun or the answer ends. Arguments that are no JSON
+        have been cut. is_loose: arguments do not have the types of their schemas, and may be texts.
+        """
+        data = text.encode("utf-8", "replace")
+        return dict(json.loads(_call("eagle_reply_add", self._handle, data, len(data), is_last)))
 
 
 def schema_grammar(schema: str) -> tuple[str, list[str]]:
@@ -38,6 +71,19 @@ def _grammar(name: str, given: str) -> tuple[str, list[str]]:
     return str(found["grammar"]), list(found["unenforced"])
 
 
+def _json(value: Any) -> bytes:
+    try:
+        return json.dumps(value, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"JSON cannot represent these messages: {error}. Correct them.") from None
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "model_dump"):  # of OpenAI's client
+        return value.model_dump(exclude_none=True)
+    return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, Iterable) else str(value)
+
+
 def _call(name: str, *arguments: Any) -> str:
     """Call a function and return its result. Raises the error of its status."""
     result = c_char_p()
@@ -45,7 +91,7 @@ def _call(name: str, *arguments: Any) -> str:
     text = (result.value or b"").decode("utf-8", "replace")
     if status == OK:
         return text
-    reason = " ".join(text.split())[:500]
+    reason = "".join(filter(str.isprintable, " ".join(text.split())))[:500]
     if status == ERR_ARGUMENT:
         raise UsageError(f"{reason}. Correct it.")
     raise NativeError(f"{name}: {reason}", code=status, call=name)

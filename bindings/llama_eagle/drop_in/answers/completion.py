@@ -36,11 +36,13 @@ Part = dict[str, Any]
 class Completion:
     """One completion of `llm`, an `EagleLlama`. given: the arguments of `Llama._create_completion`.
 
-    Raises ValueError, as the parent does, for a prompt that fills the context and for `logprobs` without logits.
+    shown: control tokens that are a part of the text. Raises ValueError, as the parent does, for a prompt that fills
+    the context and for `logprobs` without logits.
     """
 
-    def __init__(self, llm: Any, given: Mapping[str, Any], limits: Speculative) -> None:
+    def __init__(self, llm: Any, given: Mapping[str, Any], limits: Speculative, shown: frozenset[int]) -> None:
         self._llm = llm
+        self._shown = shown
         self._limits = limits
         self._given = given
         self._prompt = prompt_tokens(llm, given["prompt"], given["suffix"])
@@ -58,7 +60,7 @@ class Completion:
         self._processors = _processors(given["logits_processor"], given["logit_bias"], llm._n_vocab)
         self._n_max = self._limit(given["max_tokens"])
         self._is_exact = type(llm.tokenizer_) is LlamaTokenizer
-        self._text = AnswerText(_stops(given["stop"]), has_replacements=not self._is_exact)
+        self._text = AnswerText(stop_texts(given["stop"]), has_replacements=not self._is_exact)
         self._echoed = self._prompt_text() if given["echo"] else ""
         n_before = 0 if given["echo"] else len(given["prompt"])
         n_top = given["logprobs"]
@@ -88,8 +90,8 @@ class Completion:
         return {**self._part(text, logprobs, self.finish_reason), "usage": usage}
 
     def _final_text(self) -> str:
-        data = self._llm.detokenize(self._tokens, prev_tokens=self._prompt)
-        stop = StopText(_stops(self._given["stop"]))
+        data = self._bytes()
+        stop = StopText(stop_texts(self._given["stop"]))
         return stop.push(data.decode("utf-8", "ignore")) + stop.finish()
 
     def _pieces(self) -> Iterator[tuple[str, LogProbs | None]]:
@@ -106,7 +108,7 @@ class Completion:
                     break
                 entries = self._logprobs_of(token)
                 self._tokens.append(token)
-                yield self._text.push(llm.detokenize(self._tokens, prev_tokens=self._prompt)), entries
+                yield self._text.push(self._bytes()), entries
                 if self._text.is_met:
                     break
                 if len(self._tokens) >= self._n_max:
@@ -119,6 +121,11 @@ class Completion:
         if llm.cache:
             llm.cache[[*self._prompt, *self._tokens]] = llm.save_state()
         yield self._text.finish(), None
+
+    def _bytes(self) -> bytes:
+        if self._shown and self._is_exact:
+            return bytes(self._llm._growing.detokenize(self._tokens, special=False, shown=self._shown))
+        return bytes(self._llm.detokenize(self._tokens, prev_tokens=self._prompt))
 
     def _generate(self) -> Any:
         given = self._given
@@ -190,7 +197,7 @@ class Completion:
         return {**self._head, "choices": [choice]}
 
 
-def _stops(stop: Any) -> list[str]:
+def stop_texts(stop: Any) -> list[str]:
     return [stop] if isinstance(stop, str) else list(stop or ())
 
 

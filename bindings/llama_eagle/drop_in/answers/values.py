@@ -59,6 +59,17 @@ def property_of(schema: Any, name: str) -> Any:
     return others if isinstance(others, Mapping) else {}
 
 
+def with_properties(schema: Any) -> Any:
+    """Return an object's schema with the properties that it combines or refers to as its own."""
+    if not isinstance(schema, Mapping) or "properties" in schema:
+        return schema
+    found: dict[str, Any] = {}
+    for each in _alternatives(schema, schema, set()):
+        found |= each.get("properties") or {}
+    own = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", "anyOf", "oneOf")}
+    return {**own, "type": "object", "properties": found} if found else schema
+
+
 def types_of(schema: Any, root: Any, known: dict[str, JsonTypes] | None = None) -> JsonTypes:
     """Return the JSON types that a schema allows. An invalid or circular reference allows all.
 

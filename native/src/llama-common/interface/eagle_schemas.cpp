@@ -1,39 +1,13 @@
-// The C interface of chats (eagle_chats.h).
-#include "eagle_chats.h"
-
-#include <new>
+// The C interface of JSON schemas (eagle_chats.h).
 #include <string>
 #include <vector>
 
+#include "eagle_chats.h"
+#include "eagle_result.h"
 #include "eagle_schema_follow.h"
 #include "json-schema-to-grammar.h"
-#include "log.h"
 
 namespace {
-
-std::string & last_result() {
-    static thread_local std::string text;
-    return text;
-}
-
-// Runs the body of a C function, which returns its result.
-template <typename Body>
-int32_t answered(const char ** result, const Body & body) {
-    int32_t status = EAGLE_OK;
-    std::string & text = last_result();
-    common_log_set_verbosity_thold(-1);  // the reasons are in the results
-    try {
-        text = body();
-    } catch (const std::bad_alloc &) {
-        status = EAGLE_ERR_MEMORY;
-        text = "out of memory";
-    } catch (const std::exception & error) {
-        status = EAGLE_ERR_ARGUMENT;
-        text = error.what();
-    }
-    *result = text.c_str();
-    return status;
-}
 
 std::string grammar_of(const common_json & schema, const std::string & where = "") {
     try {
@@ -101,7 +75,7 @@ std::string grammar_of_calls(const common_json & functions) {
 
 template <typename Make>
 int32_t converted(const char * given, const char ** result, const Make & make) {
-    return answered(result, [&] {
+    return eagle_answered(result, [&] {
         const eagle_unenforced_keys unenforced;
         common_json found = common_json::object();
         found["grammar"] = make(common_json::parse(given));
