@@ -14,7 +14,7 @@ A cell is one bandwidth, model, drafter and side. FOLDER keeps the builds, synth
 a call measures what is missing and prints what is there. With --again it measures everything and keeps the faster
 results. --seconds N starts no measurement that would end later, so that short calls, each on an idle machine, add up.
 
-The machine must read faster than the limit, also next to its other programs: `llama-eagle doctor --memory`.
+The machine must read faster than the limit, also next to its other programs: a call says where it does not.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from llama_eagle.bench.measurement import Measurement
 from llama_eagle.bench.ours import Job, Ours, loaded
 from llama_eagle.bench.peer import LOOKUPS, Peer, PeerFailure, PeerJob
 from llama_eagle.bench.prompts import read_prompts
+from llama_eagle.diagnosis import memory_bandwidth
 from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE
 from llama_eagle.files import cache_dir
 from llama_eagle.sessions.options import MTP
@@ -304,6 +305,9 @@ def main() -> None:
     end = time.monotonic() + args.seconds
     store, cells = Store(args.folder / "cells"), cells_of(args)
     if not args.report:
+        rate = memory_bandwidth()["read_rate"] / 1e9
+        if rate < max(args.limits):
+            print(f"warning: this machine reads {rate:.1f} GB/s now, so higher limits change nothing", file=sys.stderr)
         for cell in cells:
             measure(cell, args, store, end)
     rows = summary(cells, store)
