@@ -153,7 +153,7 @@ def test_a_trained_draft_loads_in_the_package(n_draft: int, tmp_path: Path) -> N
     steps: list[torch.Tensor] = []
     model.lm_head.register_forward_hook(lambda module, args, out: steps.append(out[0]))
     tokens = torch.randint(0, 480, (1, 12), generator=torch.Generator().manual_seed(2))
-    features, _ = pair.target.run(tokens)
+    features, *_ = pair.target.run(tokens)
     with torch.no_grad():  # theirs pairs a slot's features with the token in the same place
         model(features[:, :-1], tokens[:, 1:], torch.zeros(1, 11, dtype=torch.long), ttt_steps=N_STEPS)
         stored = pair.target.frozen().embedding.bfloat16().float()
