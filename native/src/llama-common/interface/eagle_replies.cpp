@@ -170,7 +170,14 @@ bool read_loosely(const eagle_reply & reply, common_chat_msg & message) {
     if (!has_cut && !is_unread) {
         return false;
     }
-    const common_chat_msg loose = eagle_read_answer(reply.text, false, parser_of(applied(reply, true)));
+    common_chat_msg loose;
+    try {
+        loose = eagle_read_answer(reply.text, false, parser_of(applied(reply, true)));
+    } catch (const std::runtime_error &) {  // some templates need the types
+        return false;
+    } catch (const std::invalid_argument &) {
+        return false;
+    }
     const bool is_better = n_whole_calls(loose) > n_whole_calls(message);
     message = is_better ? loose : message;
     return is_better;
