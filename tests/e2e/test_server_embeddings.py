@@ -151,6 +151,9 @@ def test_forms_of_rankings(ranking: Served) -> None:
     for more in ({"top_n": 0}, {"top_n": -1}, {"rank_fields": ["text"]}):
         status, answer = ranking.post("/v1/rerank", {**given, **more})
         assert status == 400 and f"'{next(iter(more))}'" in answer["error"]["message"], answer
+    for path in ("/embedding", "/v1/embeddings"):
+        status, answer = ranking.post(path, {"input": "one two"})
+        assert status == 400 and "no embeddings" in answer["error"]["message"], answer
 
 
 @pytest.mark.parametrize("more", [["--reranking"], ["--embeddings", "--pooling", "rank"]], ids=str)

@@ -7,6 +7,7 @@
 
 #include "base64.hpp"
 #include "eagle_chat.h"
+#include "eagle_loaded.h"
 #include "eagle_parameters.h"
 #include "json.h"
 
@@ -48,6 +49,10 @@ inline void eagle_shorten_vectors(common_json & answer, size_t n, bool is_base64
 // Answers a request for embeddings. handle(body): llama.cpp's handler.
 template <typename Handle>
 auto eagle_embed(common_json body, bool is_openai, const Handle & handle) {
+    // llama.cpp would read as many values as an embedding has, from a buffer that holds only the scores.
+    eagle_require(!eagle_has_scores(),
+                  "this model gives scores and no embeddings: use /v1/rerank, or start the server "
+                  "with --embeddings --pooling mean, cls or last");
     const bool is_base64 = eagle_text_at(body, "encoding_format") == "base64";
     if (!is_openai || !body.contains("input")) {
         eagle_refuse_keys(body, {"dimensions"});
