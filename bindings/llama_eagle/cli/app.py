@@ -58,9 +58,9 @@ class Command(typer.core.TyperCommand):
     """A command whose help lists options by panel: first those without one, then "Advanced"."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as click does, which takes the last of several values, but refuse a second drafter."""
-        order = self.make_parser(ctx).parse_args(list(args))[2]
-        if sum(parameter.name == "draft" for parameter in order) > 1:
+        """Parse as click does, which takes the last of several values. Refuse two drafters, but for `-d none`."""
+        values, _, order = self.make_parser(ctx).parse_args(list(args))
+        if sum(parameter.name == "draft" for parameter in order) > 1 and values["draft"] != "none":
             raise UsageError("--draft names two drafters. Name one; --lookup adds prompt look-up to a draft model.")
         return list(super().parse_args(ctx, args))
 
