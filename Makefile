@@ -73,7 +73,7 @@ $(INSTALLED): $(VENV)/dependencies $(NATIVE)
 
 $(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
 	rm -f $(VENV)/lean-*
-	@echo "building llama.cpp and our libraries: about three minutes on two cores"
+	@echo "building llama.cpp and our libraries: three to eight minutes on two cores"
 	CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=OFF $$CMAKE_ARGS" $(INSTALL) -e .
 	touch $@
 
