@@ -160,7 +160,7 @@ def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --ver
 def _follow(
     process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object], levels: str = "EW"
 ) -> str:
-    """Read the log to its end, show lines of `levels`, report "listening on URL" once; return the last complaint."""
+    """Read the log to its end, show lines of `levels`, report "listening on URL" once; return the reason of the end."""
     complaints: deque[str] = deque(maxlen=1)
     announced = False
     for line in process.stdout or ():
@@ -169,9 +169,14 @@ def _follow(
         if not announced and (address := _LISTENING.search(text)):
             announced = True
             on_address(address.group(0))
-        follows = complaints and (_ENDS.search(text) or complaints[0].startswith(rpc.LOST))
+        message = " ".join(_ORIGIN.sub("", text)[:MAX_COMPLAINT].split())
+        # llama-server may end before its log's thread has written all lines: advice may be the last one.
+        is_advice = (
+            complaints and not announced and _OF_ARGUMENTS.match(complaints[0]) and not _OF_ARGUMENTS.match(message)
+        )
+        follows = complaints and (is_advice or _ENDS.search(text) or complaints[0].startswith(rpc.LOST))
         if (level == "E" or (not found and "error" in text.lower())) and not follows:
-            complaints.append(" ".join(_ORIGIN.sub("", text)[:MAX_COMPLAINT].split()))
+            complaints.append(message)
         if verbose:
             print(console.printable(text), file=sys.stderr, flush=True)
         elif announced and level in levels and (message := complaint(level, text)):
