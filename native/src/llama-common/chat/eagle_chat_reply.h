@@ -63,28 +63,50 @@ inline std::string eagle_without_closing_tag(const std::string & text) {
     return end == std::string::npos ? text : text.substr(std::min(text.find_first_not_of(" \n", end + 1), text.size()));
 }
 
-// Returns true if a parser has read all of the text.
-template <typename Result>
-bool eagle_reads_all(const Result & result, size_t size) {
-    return !result.fail() && (result.need_more_input() || result.end >= size);
+enum class eagle_reading { all, more, failed };  // more: the text is the beginning of a reply
+
+inline eagle_reading eagle_read_reply(const std::string & text, const common_chat_parser_params & params) {
+    common_peg_parse_context context(params.generation_prompt + text, COMMON_PEG_PARSE_FLAG_LENIENT);
+    const auto result = params.parser.parse(context);
+    if (result.fail()) {
+        return eagle_reading::failed;
+    }
+    const bool is_read = result.end >= context.input.size();
+    return result.need_more_input() ? eagle_reading::more : is_read ? eagle_reading::all : eagle_reading::failed;
+}
+
+// Returns the length of the longest prefix below n_bad that is the beginning of a reply.
+inline size_t eagle_n_read(const std::string & text, const common_chat_parser_params & params, size_t n_bad) {
+    size_t n_good = 0;
+    while (n_bad - n_good > 1) {
+        const size_t n = n_good + (n_bad - n_good) / 2;
+        (eagle_read_reply(text.substr(0, n), params) != eagle_reading::failed ? n_good : n_bad) = n;
+    }
+    return n_good;
+}
+
+// Returns the message of a reply or of its beginning. Throws if the parser refuses a reply.
+inline common_chat_msg eagle_peg_parse(const std::string & text, bool is_partial,
+                                       const common_chat_parser_params & params) {
+    try {
+        return common_chat_peg_parse(params.parser, text, is_partial, params);
+    } catch (const std::runtime_error &) {
+        if (!is_partial) {
+            throw;
+        }
+        return eagle_unparsed_reply(text, true);
+    }
 }
 
 // Returns the message of a complete reply that the parser refuses: the calls of its longest valid prefix, which a
-// stream has already sent, or all of it as text. is_prefix(text): true if the text can be continued to a valid reply.
-template <typename IsPrefix, typename Parse>
-common_chat_msg eagle_salvaged_reply(const std::string & text, const IsPrefix & is_prefix, const Parse & parse) {
-    size_t n_good = 0;
-    for (size_t n_bad = text.size(); n_bad - n_good > 1;) {
-        const size_t n = n_good + (n_bad - n_good) / 2;
-        (is_prefix(text.substr(0, n)) ? n_good : n_bad) = n;
-    }
-    common_chat_msg message = parse(text.substr(0, n_good));
-    if (!message.tool_calls.empty()) {
-        return message;
+// stream has already sent, or all of it as text. begun: the message of that prefix.
+inline common_chat_msg eagle_rest_as_text(const std::string & text, const common_chat_msg & begun) {
+    if (!begun.tool_calls.empty()) {
+        return begun;
     }
     common_chat_msg whole = eagle_unparsed_reply(text, false);
-    eagle_keep_sent(message, whole);
-    if (!message.reasoning_content.empty() && message.content.empty()) {
+    eagle_keep_sent(begun, whole);
+    if (!begun.reasoning_content.empty() && begun.content.empty()) {
         whole.content = eagle_without_closing_tag(whole.content);
     }
     return whole;
@@ -93,30 +115,17 @@ common_chat_msg eagle_salvaged_reply(const std::string & text, const IsPrefix & 
 // Returns the message of a reply. A complete one that its parser does not read to the end, or at all, is salvaged.
 inline common_chat_msg eagle_parsed_reply(const std::string & text, bool is_partial,
                                           const common_chat_parser_params & params) {
-    const auto parse = [&](const std::string & part, bool is_part) {
-        try {
-            return common_chat_peg_parse(params.parser, part, is_part, params);
-        } catch (const std::runtime_error &) {
-            if (!is_part) {
-                throw;
-            }
-            return eagle_unparsed_reply(part, true);
-        }
-    };
-    const auto is_read = [&](const std::string & part) {
-        common_peg_parse_context context(params.generation_prompt + part, COMMON_PEG_PARSE_FLAG_LENIENT);
-        return eagle_reads_all(params.parser.parse(context), context.input.size());
-    };
     const auto salvaged = [&] {
-        return eagle_salvaged_reply(text, is_read, [&](const std::string & part) { return parse(part, true); });
+        const std::string prefix = text.substr(0, eagle_n_read(text, params, text.size()));
+        return eagle_rest_as_text(text, eagle_peg_parse(prefix, true, params));
     };
     common_chat_msg message;
     try {
-        message = parse(text, is_partial);
+        message = eagle_peg_parse(text, is_partial, params);
     } catch (const std::runtime_error &) {
         return salvaged();
     }
-    if (is_partial || params.parser.empty() || is_read(text)) {
+    if (is_partial || params.parser.empty() || eagle_read_reply(text, params) != eagle_reading::failed) {
         return message;
     }
     const common_chat_msg longer = salvaged();
