@@ -172,12 +172,13 @@ def _kept(target: list[Header]) -> Sidecar | None:
     pairs = find_pairs(names_of(target[0]))
     if not pairs:
         return None
-    found = [(pair, *fitting(target, path)) for pair in pairs if (path := kept_draft(pair)).is_file()]
-    if not found:
-        pair = pairs[0]
-        problem = f"{NOT_FOUND}. {pair.draft} is published for {pair.target}: llama-eagle run fetches it"
-        return Sidecar(None, problem=problem)
-    pair, files, reason = next((each for each in found if each[1] is not None), found[0])
-    if files is None:
-        return Sidecar(None, problem=f"{pair.draft}, published for {pair.target}, does not fit: {reason}")
-    return Sidecar(files, f"it is published for {pair.target}")
+    problems = []
+    for pair in pairs:
+        if (path := kept_draft(pair)).is_file():
+            files, reason = fitting(target, path)
+            if files is not None:
+                return Sidecar(files, f"it is published for {pair.target}")
+            problems.append(f"{pair.draft}, published for {pair.target}, does not fit: {reason}")
+    pair = pairs[0]
+    none = f"{NOT_FOUND}. {pair.draft} is published for {pair.target}: llama-eagle run fetches it"
+    return Sidecar(None, problem=next(iter(problems), none))
