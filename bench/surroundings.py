@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 from llama_eagle.diagnosis import examine
 from llama_eagle.native.build import build_info
+from llama_eagle.native.processor.detect import cpu_name
 
 
 def surroundings() -> dict[str, Any]:
@@ -22,20 +22,10 @@ def _hardware() -> dict[str, Any]:
     report = examine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "memory_gib": memory and round(memory, 1),
         "cpu_features": report["cpu_features"],
         "gpus": [gpu["description"] for gpu in report["gpu_backends"]],
         "system": platform.platform(),
     }
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        if info.is_file()
-        else []
-    )
-    return names[0] if names else platform.processor() or platform.machine()

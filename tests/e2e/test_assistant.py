@@ -21,7 +21,7 @@ from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.pairing import check_models, require_models
 from llama_eagle.gguf.reading import bytes_per_token
-from llama_eagle.gguf.sidecars import find_sidecar
+from llama_eagle.gguf.sidecars import find_sidecars
 from llama_eagle.native.calls import FLOATS, check
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SessionOptions
@@ -156,8 +156,8 @@ def test_clients_of_a_server_read_the_text_of_plain_decoding(pair: Gemma4Pair) -
 
 
 def test_an_assistant_is_found_and_refused_by_name(pair: Gemma4Pair, tmp_path: Path) -> None:
-    found = find_sidecar(read_model(pair.gguf)[1])
-    assert found and found.files and found.files[0].path == pair.draft
+    (found,) = find_sidecars(read_model(pair.gguf)[1])
+    assert found.files and found.files[0].path == pair.draft
     share = bytes_per_token(found.files) / bytes_per_token(read_model(pair.gguf)[1])
     about = check_models(pair.gguf, pair.draft).draft
     assert about is not None and about["step_share"] == {"all": pytest.approx(share, abs=1e-4)}

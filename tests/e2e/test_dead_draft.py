@@ -33,6 +33,10 @@ def test_check_measures_a_draft(files: dict[str, Path], draft: str, code: int) -
     found = run("check", files["sharp"], files[draft], "--measure", "-t", 1, "--json").json
     assert (found["measure"]["accept_rate"] == 0) == (code == 5)
     assert bool(found["problems"]) == (code == 5)
+    if code == 0:  # the measured price is kept
+        assert found["price"]["is_measured"] and found["price"]["speed"] > 0.1
+        kept = run("check", files["sharp"], files[draft], "--json").json["price"]
+        assert kept == found["price"]
 
 
 def test_check_without_a_draft_to_measure(files: dict[str, Path], tmp_path: Path) -> None:

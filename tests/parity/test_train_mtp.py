@@ -206,7 +206,7 @@ def test_a_head_from_a_gguf_is_the_checkpoints(
 def test_a_head_is_trained_through_a_gguf(settings: Settings, files: dict[str, Path], tmp_path: Path) -> None:
     """The losses of the checkpoint's way, and a file that is found next to the target and holds what was learned."""
     from llama_eagle.gguf.header import read_model
-    from llama_eagle.gguf.sidecars import find_sidecar
+    from llama_eagle.gguf.sidecars import find_sidecars
 
     train(settings)
     through = replace(settings, target=str(files["bare"]), output=tmp_path / "through")
@@ -218,8 +218,8 @@ def test_a_head_is_trained_through_a_gguf(settings: Settings, files: dict[str, P
     for path in (files["bare"], head):
         shutil.copy(path, tmp_path)
     model = read_model(tmp_path / files["bare"].name)[1]
-    found = find_sidecar(model)
-    assert found is not None and found.files is not None, found
+    (found,) = find_sidecars(model)
+    assert found.files is not None, found
     assert stored_head(found.files).keys() == {name.removeprefix("mtp.") for name in _names(settings.output)}
     common = ("generate", "-m", tmp_path / files["bare"].name, "--raw", "-p", SENTENCES[0], "-n", 24, "--temp", 0)
     drafted = llama_eagle(*common, "-t", 1, "-d", tmp_path / head.name, "--n-draft", 3, "--json").json

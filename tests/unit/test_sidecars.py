@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import gguf
 import pytest
+from fixtures.dflash import DFlashSpec, make_dflash
 from fixtures.eagle3_checkpoints import DraftSpec, make_draft, make_target_gguf
 from fixtures.tiny_gguf import Variant, finish, write_draft, write_target
 from fixtures.upstream import source_folder
 from llama_eagle.convert.drafts import convert_draft
-from llama_eagle.drafting.options import LOOKUP, NONE, DraftingOptions
+from llama_eagle.drafting.options import AUTO, LOOKUP, NONE, DraftingOptions
+from llama_eagle.drafting.price import Costs, keep, price
 from llama_eagle.drafting.resolve import resolve, without_lookup
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf import mtp, names, recurrent
+from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.names import FileName, read_name
 from llama_eagle.pairs import DFLASH, DFLASH2, EAGLE3, PAIRS, find_pairs, kept_draft
 from llama_eagle.sessions.options import MTP
@@ -61,18 +65,45 @@ def test_one_that_does_not_fit_is_named(chosen: Callable[..., str], tmp_path: Pa
     assert "prompt look-up drafts: mtp-m.gguf, next to the target, does not fit: " in chosen("m.gguf")
 
 
-def test_a_draft_next_to_a_target_with_a_head_is_named(tmp_path: Path) -> None:
-    """The head drafts, so a draft that was trained for this target would be ignored in silence."""
+def test_the_best_price_of_several_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target's own head, its copy in a file, a chain and a block draft: by bytes, then by what was measured."""
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(tmp_path / "cache"))
     target = make_target_gguf(tmp_path / "m.gguf")
     head = "the target's own MTP head drafts (draft=none turns it off)"
     assert resolve(target, DraftingOptions()).why.startswith(f"{head}; prompt look-up")
-    make_draft(tmp_path / "draft", DraftSpec())
-    convert_draft(tmp_path / "draft", target, draft := tmp_path / "eagle3-m.gguf")
-    choice = resolve(target, DraftingOptions())
-    assert choice.options.draft == MTP
-    assert choice.why.startswith(f"{head}; eagle3-m.gguf, next to the target, is not used (draft={draft} uses it)")
-    draft.write_text("damaged")
-    assert "eagle3" not in resolve(target, DraftingOptions()).why
+    files = {name: tmp_path / f"{name}-m.gguf" for name in ("mtp", "eagle3", "dflash")}
+    shutil.copy(target, files["mtp"])  # only the head of this whole model counts
+    convert_draft(make_draft(tmp_path / "chain", DraftSpec()), target, files["eagle3"])
+    convert_draft(make_dflash(tmp_path / "block", DFlashSpec()), target, files["dflash"])
+    models = {name: read_model(path)[1] for name, path in {"m": target, **files}.items()}
+
+    def chosen() -> tuple[str, str]:
+        choice = resolve(target, DraftingOptions(draft=AUTO))
+        return str(choice.options.draft), choice.why
+
+    prices = {name: price(models["m"], None if name == "m" else models[name]) for name in models}
+    assert prices["m"] == prices["mtp"] and prices["m"].speed > prices["dflash"].speed
+    draft, why = chosen()
+    assert draft == MTP, "the first of equal ones"
+    assert why.startswith(f"{head}; its price is the best of 4: {prices['m']} (draft={files['mtp']}: {prices['m']}, ")
+    assert "computed from bytes" in why and "measured" not in why
+    assert prices["dflash"].speed > prices["eagle3"].speed, "it is read once for a block"
+    for name in ("dflash", "eagle3"):
+        keep(models["m"], models[name], Costs([0.9], row=0.0, token=0.01 * (name == "dflash")))
+        draft, why = chosen()
+        assert draft == str(files[name]) and f"{price(models['m'], models[name])} (" in why and "measured" in why
+    files["eagle3"].touch()
+    assert chosen()[0] == str(files["dflash"]), "measured with another file"
+    files["dflash"].write_text("damaged")
+    assert chosen()[0] == MTP and "dflash" not in chosen()[1]
+
+
+def test_price_by_lengths() -> None:
+    """Compare with sums by hand; positions that were not measured have the mean rate."""
+    costs = Costs([0.5, 0.25], row=0.1, token=0.2)
+    assert costs.speed(1) == pytest.approx(1.5 / 1.3)
+    assert costs.speed(3) == pytest.approx((1 + 0.5 + 0.125 + 0.125 * 0.375) / 1.9)
+    assert Costs([0.5], row=0.1, token=0.0, block=0.4).speed(2) == pytest.approx(1.75 / 1.6)
 
 
 def test_look_up_drafts_unless_it_is_turned_off(tmp_path: Path) -> None:

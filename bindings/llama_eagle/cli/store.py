@@ -171,7 +171,7 @@ def _of_repository(repo: str, source: str, sizes: dict[str, int], wanted: str | 
     model = names.choose(source, sizes, wanted, available_bytes())
     target = download_files(repo, names.parts(model, sizes))
     if with_draft and not mtp.has_head(read_model(target)[1]):
-        for role in (names.MTP, names.EAGLE3):
+        for role in names.DRAFTS:
             if (sidecar := names.closest(names.first_files(sizes, role), model)) is not None:
                 download_files(repo, [sidecar.path])
                 break
@@ -290,14 +290,13 @@ def _fetch_draft(model: str, target: Path) -> None:
     """Convert the published draft of a target that has neither an MTP head nor a draft next to it."""
     from llama_eagle.gguf import mtp
     from llama_eagle.gguf.header import read_model
-    from llama_eagle.gguf.sidecars import find_sidecar
+    from llama_eagle.gguf.sidecars import find_sidecars
 
     files = read_model(target)[1]
     pairs = find_pairs([model.partition(":")[0], *names.names_of(files[0])])
     if not pairs or mtp.has_head(files) or any(kept_draft(pair).is_file() for pair in pairs):
         return
-    sidecar = find_sidecar(files)
-    if sidecar is not None and sidecar.files is not None:
+    if any(sidecar.files is not None for sidecar in find_sidecars(files)):
         return
     for pair in pairs:
         try:

@@ -19,7 +19,7 @@ from llama_eagle.sessions.options import MTP
 if TYPE_CHECKING:
     from llama_eagle.drafting.drafter import Drafter
 
-NONE, LOOKUP = "none", "lookup"
+AUTO, NONE, LOOKUP = "auto", "none", "lookup"
 DRAFT_VOCAB = 16384  # on a CPU, more rows cost more time than they save (docs/mtp.md)
 
 
@@ -61,10 +61,11 @@ class DraftingOptions:
         default=None,
         metadata=_about(
             "Drafter: a GGUF file with a draft model or an MTP head, mtp (the target's own head), lookup (prompt "
-            "look-up) or none. The default is the first available: the target's MTP head, a draft file next to the "
-            "target, a published draft that `llama-eagle run` has fetched, prompt look-up.",
+            "look-up), none or auto. auto, the default, is the draft with the best price (`llama-eagle check`) among "
+            "the target's MTP head, draft files next to the target and published drafts that `llama-eagle run` has "
+            "fetched. Without one, it is prompt look-up.",
             "--draft",
-            "DRAFT.gguf|mtp|lookup|none",
+            "DRAFT.gguf|mtp|lookup|none|auto",
             kind=str,
         ),
     )
@@ -176,6 +177,8 @@ class DraftingOptions:
     )
 
     def __post_init__(self) -> None:
+        if self.draft == AUTO:
+            object.__setattr__(self, "draft", None)
         for each in fields(DraftingOptions):
             self._check_limits(each.name)
         fixed = None if self.n_draft == "auto" else self.n_draft

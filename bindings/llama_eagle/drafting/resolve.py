@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
+from llama_eagle.drafting.price import Price, price
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.names import DRAFT_KINDS, names_of
 from llama_eagle.gguf.recurrent import copies_state
-from llama_eagle.gguf.sidecars import Sidecar, find_sidecar, fitting
+from llama_eagle.gguf.sidecars import Sidecar, find_sidecars, fitting
 from llama_eagle.pairs import find_pairs, kept_draft
 from llama_eagle.sessions.options import MTP, SessionOptions
 
@@ -51,9 +52,10 @@ class Choice(Generic[Options]):
 def resolve(target: Source, options: Options) -> Choice[Options]:
     """Choose the drafter of a target. This is the only place that does, for every command and for `EagleLlama`.
 
-    The first that applies: what the options name; the target's own MTP head; an MTP head or draft model next to it
-    that has its name, or is the only one (gguf/sidecars.py); a published draft (pairs.py) that `run` has converted;
-    prompt look-up, unless that takes copies of a recurrent state.
+    The first that applies: what the options name; a draft; prompt look-up, unless that takes copies of a recurrent
+    state. Drafts are the target's own MTP head, those next to it that have its name or are the only one
+    (gguf/sidecars.py), and published drafts (pairs.py) that `run` has converted: among several that fit, the one with
+    the best price (drafting/price.py), or the first if their prices are equal.
     Raises `InputError` for files that cannot be read, and for a target without the head that the options name.
     """
     choice = _found(target, options) if options.draft is None else _asked_for(target, options)
@@ -81,7 +83,7 @@ def _require_head(target: Source) -> list[Header]:
     files = read_model(target)[1]
     if mtp.has_head(files):
         return files
-    first, sidecar = files[0], find_sidecar(files)
+    first, sidecar = files[0], next((each for each in find_sidecars(files) if each.files), None)
     if first.architecture in mtp.ARCHITECTURES:
         reason = "the file was written without it. Convert its checkpoint again, if that has the head"
     else:
@@ -114,33 +116,44 @@ def session_options(draft: Header | None, options: DraftingOptions) -> SessionOp
 
 def _found(target: Source, options: Options) -> Choice[Options]:
     files = read_model(target)[1]
-    sidecar = find_sidecar(files)
-    if mtp.has_head(files):
-        why = f"the target's own MTP head drafts {REMEDY}{_unused(sidecar)}"
-        return Choice(replace(options, draft=MTP), why, files)
-    if sidecar is None or sidecar.files is None:
-        kept = _kept(files)
-        sidecar = kept if sidecar is None or (kept is not None and kept.files is not None) else sidecar
-    if sidecar is not None and sidecar.files is not None:
-        path = sidecar.files[0].path
-        kind = DRAFT_KINDS.get(sidecar.files[0].architecture)
-        what = f"the {kind.partition(' ')[2]}" if kind else "the MTP head in"
-        why = f"{what} {path.name} drafts: {sidecar.rule} {REMEDY}"
-        return Choice(replace(options, draft=path), why, files, sidecar.files)
-    problem = sidecar.problem if sidecar else NOT_FOUND
+    found = [*find_sidecars(files), *_kept(files)]
+    drafts = [each for each in found if each.files is not None]
+    if mtp.has_head(files) or drafts:
+        return _cheapest(files, drafts, options)
     if options.drafter is not None:
         return Choice(options, "the given drafter is used", files)
     if options.lookup:
         return Choice(replace(options, draft=LOOKUP), NAMED[LOOKUP], files)
-    return _without_model(files, options, str(problem))
+    return _without_model(files, options, next((each.problem for each in found), NOT_FOUND))
 
 
-def _unused(sidecar: Sidecar | None) -> str:
-    """Return a remark about a draft next to a target that drafts with its own head; empty without one."""
-    if sidecar is None or sidecar.files is None:
-        return ""
-    path = sidecar.files[0].path
-    return f"; {path.name}, next to the target, is not used (draft={path} uses it)"
+def _cheapest(target: list[Header], drafts: list[Sidecar], options: Options) -> Choice[Options]:
+    """Choose the draft with the best price: the target's own head, which is the first if it has one, or `drafts`."""
+    found: list[Sidecar | None] = [*([None] if mtp.has_head(target) else []), *drafts]
+    if len(found) == 1:
+        return _choice(target, found[0], options, REMEDY)
+    prices = {id(each): price(target, each.files if each else None) for each in found}
+    speed = lambda each: 0.0 if (known := prices[id(each)]) is None else known.speed  # noqa: E731
+    best = max(found, key=speed)  # the first of equal ones
+    others = ", ".join(_priced(each, prices[id(each)]) for each in found if each is not best)
+    own = str(prices[id(best)] or "unknown")
+    return _choice(target, best, options, f"{REMEDY}; its price is the best of {len(found)}: {own} ({others})")
+
+
+def _priced(draft: Sidecar | None, cost: Price | None) -> str:
+    """Name a draft that is not used, with its price and the way to use it."""
+    path = MTP if draft is None or draft.files is None else draft.files[0].path
+    return f"draft={path}: {cost or 'unknown'}"
+
+
+def _choice(target: list[Header], draft: Sidecar | None, options: Options, remark: str) -> Choice[Options]:
+    if draft is None or draft.files is None:
+        return Choice(replace(options, draft=MTP), f"the target's own MTP head drafts {remark}", target)
+    path = draft.files[0].path
+    kind = DRAFT_KINDS.get(draft.files[0].architecture)
+    what = f"the {kind.partition(' ')[2]}" if kind else "the MTP head in"
+    why = f"{what} {path.name} drafts: {draft.rule} {remark}"
+    return Choice(replace(options, draft=path), why, target, draft.files)
 
 
 def _without_model(files: list[Header], options: Options, problem: str) -> Choice[Options]:
@@ -164,21 +177,20 @@ def without_lookup(choice: Choice[Options], given: DraftingOptions, reason: str)
     return replace(choice, options=replace(choice.options, draft=NONE), why=f"no drafter: {reason}")
 
 
-def _kept(target: list[Header]) -> Sidecar | None:
-    """Find a published draft for this model or its base model that `llama-eagle run` has converted.
+def _kept(target: list[Header]) -> list[Sidecar]:
+    """Return published drafts for this model or its base model that `llama-eagle run` has converted.
 
-    Among several that fit, it is the one whose rounds read least.
+    The last one has no files: it names a published draft that can be fetched.
     """
     pairs = find_pairs(names_of(target[0]))
-    if not pairs:
-        return None
-    problems = []
+    found = []
     for pair in pairs:
         if (path := kept_draft(pair)).is_file():
             files, reason = fitting(target, path)
-            if files is not None:
-                return Sidecar(files, f"it is published for {pair.target}")
-            problems.append(f"{pair.draft}, published for {pair.target}, does not fit: {reason}")
+            problem = f"{pair.draft}, published for {pair.target}, does not fit: {reason}"
+            found.append(Sidecar(files, f"it is published for {pair.target}", problem))
+    if not pairs or found:
+        return found
     pair = pairs[0]
     none = f"{NOT_FOUND}. {pair.draft} is published for {pair.target}: llama-eagle run fetches it"
-    return Sidecar(None, problem=next(iter(problems), none))
+    return [Sidecar(None, problem=none)]

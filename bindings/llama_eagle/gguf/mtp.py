@@ -57,14 +57,21 @@ def step_share(files: Sequence[Header], n_rows: int) -> float:
     A drafted token reads the head's block and `n_rows` of the output matrix, plain decoding the trunk and the whole
     matrix. On a CPU this share is about the relative time of drafting a token.
     """
-    mark = f"blk.{n_layers(files[0])}."
-    tensors = [tensor for file in files for tensor in file.tensors.values()]
-    named = {tensor.name: tensor for tensor in tensors}
+    named = {tensor.name: tensor for file in files for tensor in file.tensors.values()}
     output = named.get("output.weight") or named["token_embd.weight"]
-    output_bytes = output.n_bytes or 0
-    head = sum(bytes_read(files[0], tensor) for tensor in tensors if tensor.name.startswith(mark))
-    drafted = head + output_bytes * min(n_rows / files[0].n_vocab, 1.0)
-    return drafted / (bytes_per_token(files) - head)
+    drafted = _head_bytes(files) + (output.n_bytes or 0) * min(n_rows / files[0].n_vocab, 1.0)
+    return drafted / plain_bytes(files)
+
+
+def plain_bytes(files: Sequence[Header]) -> float:
+    """Return the bytes of weights that plain decoding reads for one token: without the head's block."""
+    return bytes_per_token(files) - _head_bytes(files)
+
+
+def _head_bytes(files: Sequence[Header]) -> float:
+    mark = f"blk.{n_layers(files[0])}."
+    tensors = (tensor for file in files for tensor in file.tensors.values())
+    return sum(bytes_read(files[0], tensor) for tensor in tensors if tensor.name.startswith(mark))
 
 
 def _stores(files: Sequence[Header], suffix: str) -> bool:

@@ -6,7 +6,7 @@ block k" of its `eagle3.target_layers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import ArrayRef, Header, Source, read_model
 from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS, FEATURE_DRAFTS
-from llama_eagle.gguf.reading import LOOKED_UP, bytes_per_token, bytes_read
+from llama_eagle.gguf.reading import LOOKED_UP, bytes_read
 from llama_eagle.gguf.size import require_addresses
 from llama_eagle.gguf.validate import WITHOUT_TEXT, assistant, check_files, small
 
@@ -254,7 +254,7 @@ def _warnings(target: Header, draft: Header) -> Iterator[str]:
             yield f"{key} is {target.value(key)!r} in the target, {draft.value(key)!r} in the draft"
 
 
-def _step_shares(files: list[Header]) -> dict[str, float]:
+def _step_shares(files: Sequence[Header]) -> dict[str, float]:
     """Return the cost of a token drafted by the target's own head, relative to a plain decode, by output rows."""
     rows = {str(n): n for n in HEAD_ROWS if n < files[0].n_vocab} | {"all": files[0].n_vocab}
     return {name: round(mtp.step_share(files, n), 4) for name, n in rows.items()}
@@ -276,28 +276,33 @@ def _target_facts(files: list[Header]) -> dict[str, Any]:
     }
 
 
-def _draft_shares(target: list[Header], draft: list[Header]) -> dict[str, float]:
+def draft_shares(target: Sequence[Header], draft: Sequence[Header] | None) -> dict[str, float]:
     """Return the bytes read for a drafted token, or a block, relative to a plain decode of the target, by output rows.
 
-    Drafts with a vocabulary of their own have no choice of rows. Empty for a pair without a head.
+    draft: None for the target's own MTP head. Drafts with a vocabulary of their own have no choice of rows. Empty for
+    a pair without a head.
     """
+    if draft is None:
+        return _step_shares(target)
     own, theirs = ({name: each for file in files for name, each in file.tensors.items()} for files in (draft, target))
     arch = draft[0].architecture
     tied = None if arch in FEATURE_DRAFTS else own.get(EMBEDDINGS)
     head = own.get(HEAD) or tied or theirs.get(HEAD) or theirs.get(EMBEDDINGS)
     if head is None:
         return {}
-    body = sum(bytes_read(draft[0], each) for name, each in own.items() if name not in (HEAD, *LOOKED_UP))
+    is_head = mtp.has_head(draft) and not small.is_small(target[0], draft)
+    block = f"blk.{mtp.n_layers(draft[0])}." if is_head else ""  # a whole model's file may hold the head
+    read = (each for name, each in own.items() if name.startswith(block) and name not in (HEAD, *LOOKED_UP))
+    body = sum(bytes_read(draft[0], each) for each in read)
     head_bytes, n_rows = head.n_bytes or 0, head.n_elements // head.shape[0]
     can_trim = arch != "eagle3" and "d2t" not in own and "markov_w1.weight" not in own
     rows = {str(n): n for n in HEAD_ROWS if can_trim and n < n_rows} | {"all": n_rows}
-    whole = bytes_per_token(target)
+    whole = mtp.plain_bytes(target)
     return {name: round((body + head_bytes * n / n_rows) / whole, 4) for name, n in rows.items()}
 
 
 def _draft_facts(target_files: list[Header], draft_files: list[Header]) -> dict[str, Any]:
     draft = draft_files[0]
-    is_priced = not mtp.has_head(draft_files) or small.is_small(target_files[0], draft_files)
     d2t = draft.tensors.get("d2t")
     return {
         "file": str(draft.path),
@@ -312,5 +317,5 @@ def _draft_facts(target_files: list[Header], draft_files: list[Header]) -> dict[
         "layer_ids_source": draft.arch_key("target_layers_source"),
         "n_bytes": sum(file.file_size for file in draft_files),
         "drafts_blocks": draft.architecture == "dflash",
-        "step_share": _draft_shares(target_files, draft_files) if is_priced else None,
+        "step_share": draft_shares(target_files, draft_files) or None,
     }

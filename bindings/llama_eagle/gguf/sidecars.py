@@ -24,20 +24,17 @@ class Sidecar:
     problem: str = ""
 
 
-def find_sidecar(target: list[Header]) -> Sidecar | None:
-    """Return the draft next to a target that has its name, or that is the only one next to the only model.
+def find_sidecars(target: list[Header]) -> list[Sidecar]:
+    """Return the drafts next to a target that have its name, or the only one next to the only model.
 
-    Returns None if there is none. A matching shape is not sufficient: the draft of another model may fit, but is
+    Those that do not fit are included. A matching shape is not sufficient: the draft of another model may fit, but is
     useless.
     """
-    first = target[0].path
-    problem = None
-    for path, rule in _candidates(first, {file.path.name for file in target}):
+    found = []
+    for path, rule in _candidates(target[0].path, {file.path.name for file in target}):
         files, reason = fitting(target, path)
-        if files is not None:
-            return Sidecar(files, rule)
-        problem = problem or Sidecar(None, problem=f"{path.name}, next to the target, does not fit: {reason}")
-    return problem
+        found.append(Sidecar(files, rule, reason and f"{path.name}, next to the target, does not fit: {reason}"))
+    return found
 
 
 def fitting(target: list[Header], path: Path) -> tuple[list[Header] | None, str]:

@@ -14,13 +14,15 @@ from llama_eagle.cli.options import GpuLayers, Json, Threads
 from llama_eagle.errors import CHECK_FAILED, UsageError
 
 if TYPE_CHECKING:
+    from llama_eagle.drafting.price import Costs, Price
+    from llama_eagle.generation.stats import Statistics
     from llama_eagle.gguf.header import Header
     from llama_eagle.gguf.pairing import CheckReport
     from llama_eagle.gguf.weights import Damage
 
 MEASURED = "Once upon a time there was a small house by the sea. Every morning the"  # what --measure continues
 N_MEASURED = 128  # tokens
-N_DRAFT = 4
+N_DRAFT = 4  # in each measured round
 MAX_NAMED = 5  # damaged tensors in a line
 
 
@@ -45,7 +47,8 @@ def check(
         typer.Option(
             "--measure",
             help="Read all weights and name damaged tensors (NaN, infinities, absurd scales); then generate 128 tokens "
-            "with the draft, if there is one, and show its acceptance rate.",
+            "with the draft, if there is one, and show its acceptance rate and its price. The price is kept in the "
+            "cache; commands use it to choose among several drafts.",
         ),
     ] = False,
     threads: Threads = 0,
@@ -71,19 +74,22 @@ def check(
     damage = _damage([file for files in models for file in files]) if measure and models else []
     problems += [(Path(file), text) for file, text in _summaries(damage)]
     acceptance = _acceptance(target, draft, threads, n_gpu_layers) if measure and not problems else None
+    cost = _price(models, report) if not problems else None
     if acceptance is not None and acceptance["problem"] is not None:
         problems.append((draft or target, acceptance["problem"]))
     for finding in report.findings:
         if finding.level == "warning":
             console.warn(f"{finding.file or draft}: {finding.message}")
-    if draft is not None and not problems and (cost := cost_of(*models)):
-        console.warn(f"{draft}: {cost}")
+    if draft is not None and not problems and (remark := cost_of(*models)):
+        console.warn(f"{draft}: {remark}")
     if json:
         weights = {"measure": acceptance, "damaged": [asdict(each) for each in damage]}
         more = ({"exact": exactness} if exact else {}) | (weights if measure else {})
-        console.result(report.to_json() | {"problems": [problem for _, problem in problems]} | more)
+        priced = {"price": cost and asdict(cost), "problems": [problem for _, problem in problems]}
+        console.result(report.to_json() | priced | more)
     else:
         lines = [f"{file}: {problem}" for file, problem in problems] or _sound(target, draft, report, exactness)
+        lines += [f"expected speed with drafts of {cost.n_draft}: {cost}"] if cost is not None else []
         console.data("\n".join([*lines, *([acceptance["summary"]] if acceptance is not None else [])]))
     if problems:
         raise typer.Exit(CHECK_FAILED)
@@ -122,29 +128,52 @@ def _summaries(damage: list[Damage]) -> Iterator[tuple[str, str]]:
         yield file, f"{what}: {'; '.join(own[:MAX_NAMED])}{more}. Download or convert it again."
 
 
+def _price(models: list[list[Header]], report: CheckReport) -> Price | None:
+    """Return the price of the draft, or of the target's own head; None without one."""
+    from llama_eagle.drafting.price import price
+
+    return price(*models) if len(models) > 1 or report.target["mtp_head"] else None
+
+
 def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any] | None:
-    """Measure drafting on a short text; return None without a drafter."""
+    """Measure drafting on a short text, and keep the draft's price on the CPU; return None without a drafter."""
     from llama_eagle.drafting.options import DraftingOptions
+    from llama_eagle.drafting.price import drafts_blocks, keep
     from llama_eagle.drafting.resolve import resolve
+    from llama_eagle.generation.generate import Watch
     from llama_eagle.generation.run import Run, decode
     from llama_eagle.generation.stats import unaccepted
+    from llama_eagle.gguf.header import read_model
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import LoadOptions, PairOptions
     from llama_eagle.sessions.text import Tokenizer
 
     choice = resolve(str(target), DraftingOptions(draft=draft, n_draft=N_DRAFT, lookup=False))
+    files = [read_model(each)[1] for each in (target, choice.options.draft_file) if each is not None]
     if choice.options.model is None:
         console.note(f"no acceptance rate: {choice.why}")
         return None
     with ModelPair(PairOptions(choice.target, choice.draft, LoadOptions(n_gpu_layers))) as pair:
         prompt = Tokenizer(pair.target).encode(MEASURED)
-        result = decode(pair, prompt, Run(N_MEASURED, threads), choice.options)
+        result = decode(pair, prompt, Run(N_MEASURED, threads), choice.options, watch=Watch(compare=True))
     assert result.speculative is not None
+    if result.plain_ms and not n_gpu_layers and result.speculative.n_drafted:
+        draft_files = files[1] if len(files) > 1 else None
+        keep(files[0], draft_files, _costs(result.speculative, result.plain_ms, drafts_blocks(draft_files)))
     return {
         **result.speculative.as_dict(),
         "summary": str(result.speculative),
         "problem": unaccepted(result.speculative),
     }
+
+
+def _costs(measured: Statistics, plain_ms: float, is_block: bool) -> Costs:
+    """Return the costs of drafts by the times of the measured rounds."""
+    from llama_eagle.drafting.price import Costs
+
+    draft, verify = (measured.ms[name] / measured.rounds / plain_ms for name in ("draft", "verify"))
+    row = max(verify - 1, 0.0) / N_DRAFT
+    return Costs(measured.accepted_per_position, row, 0.0 if is_block else draft / N_DRAFT, draft * is_block)
 
 
 def _head_text(target: dict[str, Any]) -> str:

@@ -90,9 +90,10 @@ def evaluate(
     from llama_eagle.bench.surroundings import surroundings
     from llama_eagle.drafting.resolve import resolve
 
-    choice = resolve(model, drafting.options())
+    given = drafting.options()
+    choice = resolve(model, given)
     drafts = choice.options
-    if not drafts.drafts and drafting.draft is None:
+    if not drafts.drafts and given.draft is None:
         drafts = _lookup(drafts)
     console.note(f"{choice.why}; measured: prompt look-up" if drafts is not choice.options else choice.why)
     if drafts.model is None and drafts.drafts and not drafting.n_draft:

@@ -79,9 +79,10 @@ def run(
     from llama_eagle.drop_in.llama import EagleLlama
     from llama_eagle.drop_in.options import check_arguments
 
-    options, chat = chat_options.options(vision, drafting.options(), computing), chat_options.chat(sampling)
+    drafts = drafting.options()
+    options, chat = chat_options.options(vision, drafts, computing), chat_options.chat(sampling)
     check_arguments(options)  # before a download
-    target = store.prepare(model, outtype, with_draft=drafting.draft is None)
+    target = store.prepare(model, outtype, with_draft=drafts.draft is None)
     _show_estimate(target, computing.context(max(chat_options.ctx_size, 1), 0).n_ctx)
     run_chat(target, options, chat, EagleLlama, question)
 
