@@ -15,6 +15,7 @@ class EagleError(Exception):
     """Base of every expected failure."""
 
     exit_code = 3
+    names_keys = False  # the message names keys of a file of settings; otherwise arguments of Python
 
 
 class ConfigError(EagleError, ValueError):

@@ -311,6 +311,17 @@ def test_json_of_the_configuration_file_applies_to_errors(
     assert capsys.readouterr().out == ""
 
 
+def test_a_file_of_the_server_is_named_by_its_own_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not by those of the user's defaults, whose option is the same."""
+    (tmp_path / "config.toml").write_text("[serve]\nctx-size = 64")
+    (tmp_path / "c.json").write_text('{"model": "t.gguf", "n_ctx": -1}')
+    monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(tmp_path / "config.toml"))
+    assert run(["serve", "--config", str(tmp_path / "c.json")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'c.json'}: n_ctx=-1")
+
+
 def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     console.result({"a": math.inf, "b": [1.5, math.nan, (-math.inf,)], "c": {"d": 2}})
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {

@@ -82,6 +82,8 @@ def run(arguments: Sequence[str]) -> int:
             return _interrupted(arguments)
         return result if isinstance(result, int) else 0
     except EagleError as error:
+        if error.names_keys:
+            console.translate_messages(str)
         return _failed(type(error).__name__, _config_place_of_flag(error, arguments) + str(error), error.exit_code)
     except usage_error as error:
         message = _config_place(error) + error.format_message()
@@ -125,7 +127,7 @@ def _config_place_of_flag(error: EagleError, arguments: Sequence[str]) -> str:
     from llama_eagle.cli.config import config_file, named_in_file
     from llama_eagle.cli.options import in_flags
 
-    flags = FLAG.findall(in_flags(str(error))) if error.exit_code == USAGE else []
+    flags = FLAG.findall(in_flags(str(error))) if error.exit_code == USAGE and not error.names_keys else []
     keys = named_in_file(arguments[0], flags) if flags and arguments else []
     given = {word.partition("=")[0] for word in arguments}
     key = next((key for key in keys if f"--{key}" not in given), None)

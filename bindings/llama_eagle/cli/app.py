@@ -57,12 +57,19 @@ ABOUT = "Run GGUF models faster with speculative decoding (EAGLE-3, MTP, prompt 
 class Command(typer.core.TyperCommand):
     """A command whose help lists options by panel: first those without one, then "Advanced"."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as click does, which takes the last of several values. Refuse two drafters, but for `-d none`."""
-        values, _, order = self.make_parser(ctx).parse_args(list(args))
-        if sum(parameter.name == "draft" for parameter in order) > 1 and values["draft"] != "none":
-            raise UsageError("--draft names two drafters. Name one; --lookup adds prompt look-up to a draft model.")
-        return list(super().parse_args(ctx, args))
+    def make_parser(self, ctx: Any) -> Any:
+        """Return click's parser, which takes the last of several values. It refuses two drafters, but for `-d none`."""
+        parser: Any = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_args(args: list[str]) -> Any:
+            values, others, order = parse(args)
+            if sum(parameter.name == "draft" for parameter in order) > 1 and values["draft"] != "none":
+                raise UsageError("--draft names two drafters. Name one; --lookup adds prompt look-up to a draft model.")
+            return values, others, order
+
+        parser.parse_args = parse_args
+        return parser
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}

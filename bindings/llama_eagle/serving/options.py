@@ -12,7 +12,7 @@ from typing import Any
 from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions, about
 from llama_eagle.drafting.resolve import Choice, resolve, session_options, without_lookup
-from llama_eagle.errors import UsageError, refuse
+from llama_eagle.errors import EagleError, UsageError, refuse
 from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_KINDS, require_models
@@ -300,8 +300,11 @@ def from_config(path: Path, settings: Any, base: ServerOptions, kept: Collection
         is_foreign = isinstance(settings, dict) and "models" in settings
         found = typed(path, _imported(path, settings) if is_foreign else settings, _CONFIG)
         return _configured({key: each for key, each in found.items() if key not in kept}, base)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+    except EagleError as error:
+        if isinstance(error, UsageError):
+            error.args = (f"{path}: {error}",)
+        error.names_keys = True
+        raise
 
 
 def _given(entry: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:

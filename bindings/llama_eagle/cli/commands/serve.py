@@ -25,7 +25,7 @@ from llama_eagle.cli.options import (
     Vision,
     in_flags,
 )
-from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
+from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.files import read_json_or_yaml
 
 if TYPE_CHECKING:
@@ -120,11 +120,7 @@ def serve(
         extra=tuple(extra or ()),
     )
     if config is not None:
-        try:
-            options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))
-        except EagleError:
-            console.translate_messages(str)  # the keys of this file are the library's names
-            raise
+        options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))
     served = serving.check(options)
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
