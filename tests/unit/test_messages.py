@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fixtures.answers import ANSWER, ANSWERS, CALL, FAILING, USER, by_transformers, chats, templates
 from fixtures.upstream import source_folder
+from llama_eagle.drop_in.replies import ARGUMENTS, NamedCall, Part
 from llama_eagle.errors import EagleError, UsageError
 from llama_eagle.sessions import template_worker
 from llama_eagle.sessions.chats.abilities import TOOL
@@ -123,9 +124,17 @@ def test_cut_arguments_are_completed(text: str) -> None:
     assert json.loads(as_text["function"]["arguments"]) == CUT[text]
 
 
-def test_whole_arguments_stay_as_they_are_where_templates_print_text() -> None:
-    call = CALL | {"function": {"name": "tool1", "arguments": '{"b":1.0,  "a":[]}'}}
-    assert prompt(TEXT_CALLS, [USER, CALLS[1] | {"tool_calls": [call]}]) == '<{"b":1.0,  "a":[]}>'
+@pytest.mark.parametrize("text", ['{"b":1.0,  "a":[]}', '{"a":  1e999}'])
+def test_whole_arguments_stay_as_they_are_where_templates_print_text(text: str) -> None:
+    call = CALL | {"function": {"name": "tool1", "arguments": text}}
+    assert prompt(TEXT_CALLS, [USER, CALLS[1] | {"tool_calls": [call]}]) == f"<{text}>"
+
+
+@pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1', "[" * 100_000])
+def test_a_call_whose_arguments_are_no_json_is_not_whole(text: str) -> None:
+    """A client could not read them."""
+    call = NamedCall("paint")
+    assert [*call.read(text), *call.finish()] == [Part(ARGUMENTS, text, "paint")]
 
 
 PRINTS = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"

@@ -24,11 +24,11 @@ from llama_eagle.drop_in.replies import (
     NamedCall,
     Part,
     RequiredCall,
-    is_json,
 )
 from llama_eagle.drop_in.templates import Template
 from llama_eagle.errors import UsageError
 from llama_eagle.sessions.chat import Reply, calls_grammar, schema_grammar
+from llama_eagle.sessions.chats.calls import is_json
 
 Reader = FormattedReply | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`

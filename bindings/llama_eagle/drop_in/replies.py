@@ -9,6 +9,7 @@ from typing import Any
 
 from llama_eagle.drop_in.answers.values import property_of, value_of
 from llama_eagle.sessions.chat import Reply
+from llama_eagle.sessions.chats.calls import is_json, read_json
 
 REASONING, CONTENT, CALL = "reasoning", "content", "call"
 KEYS = {REASONING: "reasoning_content", CONTENT: "content"}
@@ -55,7 +56,7 @@ class FormattedReply:
             schema = self._tools.get(name) or {}
             values = {
                 key: value_of(value, property_of(schema, key), schema) if isinstance(value, str) else value
-                for key, value in json.loads(arguments).items()
+                for key, value in read_json(arguments).items()
             }
             arguments = json.dumps(values, ensure_ascii=False)
         return Part(CALL, arguments, name, is_json(arguments))
@@ -77,7 +78,7 @@ class RequiredCall:
     def finish(self) -> list[Part]:
         """Return the call. An incomplete one is content."""
         try:
-            call = json.loads(self._text)
+            call = read_json(self._text)
         except ValueError:
             return [Part(CONTENT, self._text)]
         return [Part(CALL, json.dumps(call["arguments"], ensure_ascii=False), call["name"])]
@@ -103,11 +104,3 @@ class NamedCall:
         """Return the end of the call; nothing if its arguments are incomplete."""
         parts = [] if self._is_begun else self.read("")
         return [*parts, Part(CALLED, "")] if is_json(self._text) else parts
-
-
-def is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True

@@ -7,14 +7,13 @@ a string.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from llama_eagle.native.limits import read_number
+from llama_eagle.sessions.chats.calls import read_json
 
 JsonTypes = frozenset[str]
 ALL: JsonTypes = frozenset(("null", "boolean", "number", "integer", "string", "array", "object"))
@@ -42,8 +41,8 @@ def value_of(text: str, schema: Any, root: Any = None) -> Any:
         return text
     may_be_text = "string" in types
     try:
-        value = json.loads(text if may_be_text else _as_json(text), parse_constant=_number, parse_float=_number)
-    except (ValueError, RecursionError):
+        value = read_json(text if may_be_text else _as_json(text))
+    except ValueError:
         return text
     is_read = _type_of(value) & types and not (may_be_text and isinstance(value, str))
     return value if is_read else text
@@ -169,11 +168,3 @@ def _token_as_json(token: str) -> str:
         return PYTHON.get(token, token)
     inside = re.sub(r"\\.|\"", lambda found: ESCAPES.get(found[0], found[0]), token[1:-1], flags=re.DOTALL)
     return f'"{inside}"'
-
-
-def _number(text: str) -> float:
-    """Return a number that JSON supports: no NaN, no infinity."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a JSON number")
-    return value

@@ -40,7 +40,7 @@ def read_arguments(given: Any, name: str) -> Mapping[str, Any]:
         found = {}
     elif isinstance(given, str):
         try:
-            found = _parsed(given)
+            found = read_json(given)
         except ValueError:
             found = completed(given) if given.lstrip().startswith("{") else None
     if not isinstance(found, Mapping):
@@ -52,7 +52,7 @@ def completed(text: str) -> dict[str, Any]:
     """Return the arguments of a call whose text was cut; {} if nothing of them is valid."""
     for n, closers in reversed(_ends(text)):
         try:
-            found = _parsed(text[:n] + closers)
+            found = read_json(text[:n] + closers)
         except ValueError:
             continue
         return found if isinstance(found, dict) else {}
@@ -60,11 +60,20 @@ def completed(text: str) -> dict[str, Any]:
 
 
 def is_json(text: str) -> bool:
+    """Return True for a complete JSON text. JSON has no NaN and no Infinity."""
     try:
-        _parsed(text)
-    except ValueError:
+        json.loads(text, parse_constant=_finite)
+    except (ValueError, RecursionError):
         return False
     return True
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text, with finite numbers only. Raises `ValueError`."""
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _ends(text: str) -> list[tuple[int, str]]:
@@ -88,15 +97,7 @@ def _states(text: str) -> Iterator[tuple[int, str]]:
         yield n, '"' * is_quoted + closers
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=finite, parse_float=finite)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def finite(text: str) -> float:
-    """Return a number that JSON supports: no NaN, no infinity."""
+def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is not a JSON number")
