@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +47,22 @@ def test_nor_does_the_server_load_one(folder_of_a_stranger: Path) -> None:
     done = subprocess.run([server, "--list-devices"], cwd=folder_of_a_stranger, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not (folder_of_a_stranger / "stranger-ran").exists()
+
+
+@pytest.mark.native
+@pytest.mark.skipif(sys.platform != "linux", reason="the library is built for Linux here")
+def test_ggml_is_our_own(tmp_path: Path) -> None:
+    """No ggml in LD_LIBRARY_PATH is taken, and one that another package has loaded is refused: texts would differ."""
+    from llama_eagle.native.build import library_folder
+
+    name = "libggml-base.so"
+    (tmp_path / name).write_text("damaged")
+    variables = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    load = "from llama_eagle.native.calls import library; library()"
+    subprocess.run([sys.executable, "-c", load], env=variables, check=True)
+    if (server := library_folder() / "llama-server").exists():
+        subprocess.run([server, "--version"], env=variables, check=True)
+    shutil.copy(library_folder() / name, tmp_path)
+    load = f"import ctypes; ctypes.CDLL('{tmp_path / name}'); {load}"
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True)
+    assert f"{tmp_path / name} is loaded in place of {library_folder() / name}. " in done.stderr.splitlines()[-1]

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from ctypes import POINTER, c_bool, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputError, NativeError, UsageError
@@ -47,7 +48,6 @@ class Timings(ctypes.Structure):
         ("eval_ms", c_double),
         ("draft_ms", c_double),
         ("verify_ms", c_double),
-        ("sample_ms", c_double),
         ("commit_ms", c_double),
         ("n_eval", c_int64),
         ("n_graphs", c_int64),
@@ -121,7 +121,6 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_draft_ids": ([c_void_p, TOKENS], c_int32),
     "eagle_note_used_tokens": ([c_void_p, TOKENS, c_int32], c_int32),
     "eagle_verify": ([c_void_p, TOKENS, c_int32], c_int32),
-    "eagle_accept": ([c_void_p, c_void_p, TOKENS, POINTER(c_int32)], c_int32),
     "eagle_sample": ([c_void_p, c_void_p, c_int32, TOKENS], c_int32),
     "eagle_require_numbers": ([c_void_p, c_int32], c_int32),
     "eagle_sampler_apply": ([c_void_p, c_void_p], c_int32),
@@ -174,6 +173,7 @@ def library() -> ctypes.CDLL:
         function.argtypes = argtypes
         function.restype = restype
     _check_library(lib)
+    _check_dependencies(lib)
     log.install()
     _load_backends(lib)
     return lib
@@ -320,6 +320,31 @@ def _check_library(lib: ctypes.CDLL) -> None:
             f"{lib._name} reports {found} as ABI version, patch hash and upstream commit, {build.BUILD_INFO} lists "
             f"{expected}. {build.REBUILD}"
         )
+
+
+class _Place(ctypes.Structure):
+    """Dl_info of dladdr: the file that contains an address."""
+
+    _fields_ = (("file", c_char_p), ("base", c_void_p), ("name", c_char_p), ("address", c_void_p))
+
+
+def _check_dependencies(lib: ctypes.CDLL) -> None:
+    """Check that our libllama calls our ggml. Raises `EnvironmentFailure`.
+
+    The loader takes a loaded library of the same name, or one in LD_LIBRARY_PATH. Products would not be exact then.
+    """
+    process = ctypes.CDLL(None) if sys.platform != "win32" else None
+    if process is None or not hasattr(process, "dladdr"):
+        return
+    for name in ("ggml_time_us", "ggml_backend_reg_by_name"):  # of libggml-base, of libggml
+        place = _Place()
+        process.dladdr(ctypes.cast(getattr(lib, name), c_void_p), ctypes.byref(place))
+        file = Path(os.fsdecode(place.file or b""))
+        if file.resolve().parent != library_folder():
+            raise EnvironmentFailure(
+                f"{file} is loaded in place of {library_folder() / file.name}. Unset LD_LIBRARY_PATH, or import "
+                "llama_eagle before the package that loads it."
+            )
 
 
 def _load_backends(lib: ctypes.CDLL) -> None:
