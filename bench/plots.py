@@ -16,7 +16,7 @@ A new machine is one more file. Every section of a file may be left out:
 | `busy` | tokens/s while other programs compute |
 | `clients` | tokens/s of all clients of a server together |
 | `memory` | MiB of a loaded model |
-| `memory_wall` | tokens/s of the 0.8B shape at `limit` GB/s (bench/studies/memory_wall.py) |
+| `memory_wall` | tokens/s of a shape at `limit` GB/s (bench/studies/memory_wall.py); `model`: 0.8B if missing |
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def draw_wall(machines: list[Machine], out: Path) -> None:
     shown = [
         (
             machine,
-            {**entry, "model": "0.8B", "text": SYNTHETIC, "llama_cpp": max(entry[side] for side in LOOKUP_SIDES[0])},
+            {"model": "0.8B", **entry, "text": SYNTHETIC, "llama_cpp": max(entry[side] for side in LOOKUP_SIDES[0])},
         )
         for machine, entry in entries(machines, "memory_wall")
         if entry["limit"] == DESKTOP and entry["build"] == "AVX2"
@@ -318,7 +318,7 @@ def rows_table(machines: list[Machine]) -> list[str]:
 def wall_table(machines: list[Machine]) -> list[str]:
     """Return the Markdown rows of the table of emulated memory bandwidths."""
     rows = [
-        "| CPU, build | type | drafter | GB/s | plain: llama.cpp, ours | drafts: llama.cpp, ours | over plain "
+        "| CPU, build | shape | drafter | GB/s | plain: llama.cpp, ours | drafts: llama.cpp, ours | over plain "
         "| over llama.cpp |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -329,7 +329,7 @@ def wall_table(machines: list[Machine]) -> list[str]:
         )
         theirs = max(entry[side] or 0 for side in LOOKUP_SIDES[0])
         gains = [f"{entry['drafted'] / base:.2f}" if base else "" for base in (entry["ours"], theirs)]
-        kind = f"{entry['type']} | {entry['drafter']}"
+        kind = f"{entry.get('model', '0.8B')} {entry['type']} | {entry['drafter']}"
         rows.append(f"| {build} | {kind} | {limit} | {plain} | {drafted} | {' | '.join(gains)} |")
     return rows
 
