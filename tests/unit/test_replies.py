@@ -150,6 +150,15 @@ def test_calls_of_a_stream_come_when_they_are_whole() -> None:
     assert reply.finish() == [Part(CALL, "{}", "now")]
 
 
+@pytest.mark.parametrize("name", ["GigaChat3-10B-A1.8B", "ByteDance-Seed-OSS"])
+def test_templates_that_look_for_a_type_in_a_list(name: str) -> None:
+    """A parameter may have several types, or none."""
+    properties = {"a": {"type": ["string", "null"]}, "b": {"enum": ["x", 1]}}
+    function = {"name": "now", "description": "", "parameters": {"type": "object", "properties": properties}}
+    reply = reader(name, [{"type": "function", "function": function}])
+    assert read(reply, "Hello") == [(CONTENT, "Hello")]
+
+
 def test_an_invalid_template_is_refused() -> None:
     for template in ("{% for %}", "{{ raise_exception('no') }}", ""):
         with pytest.raises(UsageError):
