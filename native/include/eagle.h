@@ -10,7 +10,7 @@
 // One round
 //   eagle_draft(id_last) -> ids[D]           propose up to D tokens after id_last
 //   eagle_verify([id_last, ids...])          one llama_decode of D + 1 rows, logits for every row
-//   eagle_accept(sampler) -> ids[a + 1]      sample row by row while the sample equals the draft
+//   eagle_sample(row) -> id                  row by row, while the sample equals the draft
 //   eagle_commit(n_kept = a + 1)             keep the first n_kept rows, in the memory of target and draft
 //
 // The token sampled from the last kept row is the id_last of the next round: it is not in any memory yet.
@@ -25,7 +25,7 @@
 
 #include "llama.h"
 
-#define EAGLE_ABI_VERSION 4
+#define EAGLE_ABI_VERSION 5
 
 #ifdef __cplusplus
 extern "C" {
@@ -168,19 +168,12 @@ LLAMA_API int32_t eagle_draft(eagle_session * session, llama_token id_last, int3
 // n_draft_max + 1, or n_batch if n_draft_max is 0.
 LLAMA_API int32_t eagle_verify(eagle_session * session, const llama_token * ids, int32_t n);
 
-// Samples rows 0, 1, ... of the pending round with the caller's chain, accepts each sample into the chain, and stops
-// after the first sample that differs from the drafted token of the next row. ids has an entry for each row of the
-// round; *n_out is the number of samples, 1 + the number of accepted drafts. sampler null: greedy, the lowest id among
-// equal logits.
-LLAMA_API int32_t eagle_accept(eagle_session * session, struct llama_sampler * sampler, llama_token * ids,
-                               int32_t * n_out);
-
 // Ends the round: keeps the first n_kept rows of the verified batch (0: none) and drops the others.
 LLAMA_API int32_t eagle_commit(eagle_session * session, int32_t n_kept);
 
 // If the target's output head is on a GPU, an open session leaves the logits of batches with up to 17 outputs there.
-// eagle_accept without a sampler and eagle_sample with a greedy chain copy four numbers per row to the host;
-// llama_get_logits_ith and llama_get_logits copy the rows that they return, which stay valid until the next decode.
+// eagle_choice and eagle_sample with a greedy chain copy four numbers per row to the host; llama_get_logits_ith and
+// llama_get_logits copy the rows that they return, which stay valid until the next decode.
 
 // --- draft vocabulary ------------------------------------------------------------------------------------------
 
@@ -220,7 +213,6 @@ struct eagle_timings {
     double eval_ms;    // eagle_eval
     double draft_ms;   // eagle_draft
     double verify_ms;  // eagle_verify
-    double sample_ms;  // eagle_accept
     double commit_ms;  // eagle_commit
     int64_t n_eval;    // tokens evaluated
     int64_t n_graphs;  // draft graphs built (each is reused afterwards)

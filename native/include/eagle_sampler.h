@@ -16,9 +16,9 @@ LLAMA_API int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler 
                                llama_token * id);
 
 // EAGLE_ERR_NUMBERS if output row `row` has NaN or +inf, which makes every probability of llama.cpp's samplers NaN,
-// or if all its logits are equal: the file is damaged, or a value overflows. The error describes the row. eagle_sample,
-// eagle_accept and eagle_choice check their rows themselves; their greedy choice passes over single NaN, as llama.cpp's
-// does. EAGLE_OK for a row that llama.cpp has sampled on the device.
+// or if all its logits are equal: the file is damaged, or a value overflows. The error describes the row. eagle_sample
+// and eagle_choice check their rows themselves; their greedy choice passes over single NaN, as llama.cpp's does.
+// EAGLE_OK for a row that llama.cpp has sampled on the device.
 LLAMA_API int32_t eagle_require_numbers(struct llama_context * ctx, int32_t row);
 
 // Do what llama_sampler_apply and llama_sampler_accept do, but return a status where those throw or abort:

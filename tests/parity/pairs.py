@@ -77,7 +77,7 @@ def play(session: EagleSession, id_last: int, lengths: list[int]) -> tuple[Trace
             trace.drafts.append(drafted)
             trace.probs.extend(probs)
         session.verify([id_last, *drafted])
-        said = accept(session)
+        said = accept(session, [id_last, *drafted])
         session.commit(len(said))
         trace.text.extend(said)
         id_last = said[-1]

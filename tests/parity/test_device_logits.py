@@ -21,14 +21,13 @@ from fixtures import rpc
 from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.gpus import IS_REAL, device_of, devices
 from fixtures.llama_pairs import SOFT, complete, load
-from fixtures.native import NativeTarget, accept
+from fixtures.native import NativeTarget, accept, choose
 from fixtures.rpc import offloading
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import HIDDEN, Variant, write_draft, write_target
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.native.build import library_folder
-from llama_eagle.native.calls import FLOATS, TOKENS, check
 from parity.native_draft import NativeDraft
 
 pytestmark = pytest.mark.native
@@ -111,11 +110,7 @@ class Probe:
         self.target.__exit__(kind, value, trace)
 
     def choice(self, row: int) -> tuple[int, int, float]:
-        ids, gap = (ctypes.c_int32 * 2)(), ctypes.c_float()
-        choose = self.target.lib.eagle_choice
-        choose.argtypes = [ctypes.c_void_p, ctypes.c_int32, TOKENS, FLOATS]
-        check(choose(self.ctx, row, ids, ctypes.byref(gap)), "eagle_choice")
-        return ids[0], ids[1], gap.value
+        return choose(self.ctx, row)
 
     def view(self, row: int) -> np.ndarray:
         return np.ctypeslib.as_array(self.api.llama_get_logits_ith(self.ctx, row), (self.target.n_vocab,))
@@ -186,7 +181,7 @@ def bytes_of_rounds(target: Path, draft: Path) -> dict[str, int]:
         for name, sampler in {"greedy": None, "greedy chain": greedy, "sampled": dist}.items():
             before = n_received()
             probe.session.verify(ROUND)
-            assert len(accept(probe.session, sampler)) == 1  # the draft is refused: no other row is reached
+            assert len(accept(probe.session, ROUND, sampler)) == 1  # the draft is refused: no other row is reached
             found[name] = n_received() - before
             probe.session.commit(0)
         probe.api.llama_sampler_free(greedy)
@@ -231,7 +226,7 @@ def tied_choices(target: Path, draft: Path, n_gpu_layers: int) -> dict[int, list
         probe.api.llama_sampler_chain_add(greedy, probe.api.llama_sampler_init_greedy())
         for token in TIES:
             probe.session.verify([token])
-            accepted = [accept(probe.session, sampler) for sampler in (None, greedy)]
+            accepted = [accept(probe.session, [token], sampler) for sampler in (None, greedy)]
             found[token] = [probe.choice(0), *accepted, probe.view(0).copy()]
             probe.session.commit(0)
         probe.session.verify(list(TIES))  # all in one batch
@@ -393,7 +388,7 @@ def reused_graphs(target: Path, draft: Path) -> int:
         probe.session.eval(PROMPT)
         for _ in range(6):
             probe.session.verify(ROUND)
-            accept(probe.session)
+            accept(probe.session, ROUND)
             probe.session.commit(1)
         return int(probe.api.llama_perf_context(probe.ctx).n_reused)
 

@@ -178,7 +178,7 @@ def greedy_text(target: MtpTarget, lengths: Sequence[int], n: int, **options: An
         for n_draft in itertools.cycle(lengths):
             drafted = draft.session.draft(text[-1], n_draft) if n_draft else []
             draft.session.verify([text[-1], *drafted])
-            said = accept(draft.session)
+            said = accept(draft.session, [text[-1], *drafted])
             draft.session.commit(len(said))
             text.extend(said)
             if len(text) > n:

@@ -17,12 +17,9 @@ NEVER = 0.01  # acceptance rate
 
 
 def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -> dict[str, float]:
-    """Return the native time of each phase between two readings; the rest of `ms` is Python's.
-
-    `sample_ms`: native sampling that the session did not time.
-    """
-    native = {name: getattr(after, f"{name}_ms") - getattr(before, f"{name}_ms") for name in NATIVE_PHASES}
-    native["sample"] += sample_ms
+    """Return the native time of each phase between two readings, and of sampling; the rest of `ms` is Python's."""
+    timed = {"draft": after.draft_ms - before.draft_ms, "verify": after.verify_ms - before.verify_ms}
+    native = {**timed, "sample": sample_ms, "commit": after.commit_ms - before.commit_ms}
     return {**native, "python": max(ms - sum(native.values()), 0.0)}
 
 

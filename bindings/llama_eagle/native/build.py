@@ -17,7 +17,7 @@ from pathlib import Path
 
 from llama_eagle.errors import EnvironmentFailure
 
-ABI_VERSION = 4  # EAGLE_ABI_VERSION of the eagle.h that calls.py declares
+ABI_VERSION = 5  # EAGLE_ABI_VERSION of the eagle.h that calls.py declares
 OVERRIDE = "LLAMA_EAGLE_LIB_PATH"
 LIBRARY_NAMES = ("libllama.so", "libllama.dylib", "llama.dll")
 BUILD_INFO = "build-info.json"

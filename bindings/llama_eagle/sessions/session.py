@@ -32,7 +32,6 @@ class Timings:
     eval_ms: float = 0.0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
-    sample_ms: float = 0.0
     commit_ms: float = 0.0
     n_graphs: int = 0
 
@@ -149,9 +148,7 @@ class EagleSession(Closing):
     @property
     def timings(self) -> Timings:
         native = self._lib.eagle_get_timings(self._handle)
-        return Timings(
-            native.eval_ms, native.draft_ms, native.verify_ms, native.sample_ms, native.commit_ms, native.n_graphs
-        )
+        return Timings(native.eval_ms, native.draft_ms, native.verify_ms, native.commit_ms, native.n_graphs)
 
     def bytes_read(self, n_rows: int) -> float:
         """Return the bytes of the target's weights that a decode of `n_rows` rows reads; expected value for experts."""

@@ -166,17 +166,6 @@ int32_t eagle_verify(eagle_session * session, const llama_token * ids, int32_t n
     });
 }
 
-int32_t eagle_accept(eagle_session * session, struct llama_sampler * sampler, llama_token * ids, int32_t * n_out) {
-    return guarded("eagle_accept", [&] {
-        require(session, "session");
-        require(ids, "ids");
-        require(n_out, "n_out");
-        *n_out = 0;
-        Timer timer(session->impl.timings.sample_ms);
-        *n_out = session->impl.accept(sampler, ids);
-    });
-}
-
 int32_t eagle_sample(struct llama_context * ctx, struct llama_sampler * sampler, int32_t row, llama_token * id) {
     return guarded("eagle_sample", [&] {
         require(ctx, "ctx");

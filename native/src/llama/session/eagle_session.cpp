@@ -299,20 +299,6 @@ void Session::verify(const llama_token * ids, int32_t n) {
     round_.assign(ids, ids + n);
 }
 
-int32_t Session::accept(llama_sampler * sampler, llama_token * ids) {
-    if (round_.empty()) {
-        throw Error(EAGLE_ERR_STATE, "no round is pending: verify first");
-    }
-    const int32_t n = (int32_t) round_.size();
-    for (int32_t row = 0; row < n; row++) {
-        ids[row] = sampler ? sample(ctx_, sampler, row) : greedy(ctx_, row);
-        if (row + 1 == n || ids[row] != round_[row + 1]) {
-            return row + 1;
-        }
-    }
-    return n;
-}
-
 void Session::commit(int32_t n_kept) {
     const int32_t n = (int32_t) round_.size();
     if (n == 0) {

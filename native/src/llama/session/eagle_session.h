@@ -45,7 +45,6 @@ class Session {
     // Requires a draft model.
     int32_t draft(llama_token id_last, int32_t n_max, float p_min, llama_token * ids, float * probs);
     void verify(const llama_token * ids, int32_t n);
-    int32_t accept(llama_sampler * sampler, llama_token * ids);
     void commit(int32_t n_kept);
     void note_used_tokens(const llama_token * ids, int32_t n) { rows_->note_used_tokens(ids, n); }
 
