@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_eagle.drop_in.replies import ARGUMENTS, CALLED, NamedCall, Part
+from llama_eagle.drop_in.replies import ARGUMENTS, CALL, CALLED, NamedCall, Part, RequiredCall
 from llama_eagle.drop_in.text import AnswerText
 
 BYTES = st.one_of(
@@ -61,3 +61,10 @@ def test_a_named_call_in_pieces(cuts: st.DataObject) -> None:
     assert pieces[0].name == "paint"
     assert "".join(part.text for part in pieces) == text[:n_given]
     assert (Part(CALLED, "") in parts) == (n_given == len(text))
+
+
+def test_a_required_call_has_the_arguments_that_were_written() -> None:
+    """Also numbers that Python reads as infinite."""
+    call, arguments = RequiredCall(), '{"a": 1e999, "b": [{"c": "}\\""}]}'
+    call.read('{"name": "p\\"t", "arguments": ' + arguments + "}")
+    assert call.finish() == [Part(CALL, arguments, 'p"t')]

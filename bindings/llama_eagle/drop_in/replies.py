@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from llama_eagle.sessions.chats.calls import is_json, read_json
 
 REASONING, CONTENT, CALL = "reasoning", "content", "call"
 KEYS = {REASONING: "reasoning_content", CONTENT: "content"}
+REQUIRED = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(.*?)\s*\}\s*', re.DOTALL)
 ARGUMENTS, CALLED = "arguments", "called"  # a piece of a call's arguments; the end of a call
 
 
@@ -52,14 +54,22 @@ class FormattedReply:
         return [*texts, *(self._call(**call, is_loose=delta["is_loose"]) for call in delta["tool_calls"])]
 
     def _call(self, name: str, arguments: str, *, is_loose: bool) -> Part:
-        if is_loose and is_json(arguments):
-            schema = self._tools.get(name) or {}
-            values = {
-                key: value_of(value, property_of(schema, key), schema) if isinstance(value, str) else value
-                for key, value in read_json(arguments).items()
-            }
-            arguments = json.dumps(values, ensure_ascii=False)
+        if is_loose:
+            arguments = self._typed(arguments, self._tools.get(name) or {})
         return Part(CALL, arguments, name, is_json(arguments))
+
+    @staticmethod
+    def _typed(arguments: str, schema: Any) -> str:
+        """Return arguments with the types of their schemas; unchanged if they are cut or have infinite numbers."""
+        try:
+            given = read_json(arguments).items()
+        except ValueError:
+            return arguments
+        values = {
+            key: value_of(value, property_of(schema, key), schema) if isinstance(value, str) else value
+            for key, value in given
+        }
+        return json.dumps(values, ensure_ascii=False)
 
 
 class RequiredCall:
@@ -77,11 +87,10 @@ class RequiredCall:
 
     def finish(self) -> list[Part]:
         """Return the call. An incomplete one is content."""
-        try:
-            call = read_json(self._text)
-        except ValueError:
+        found = REQUIRED.fullmatch(self._text)
+        if found is None or not is_json(found[2]):
             return [Part(CONTENT, self._text)]
-        return [Part(CALL, json.dumps(call["arguments"], ensure_ascii=False), call["name"])]
+        return [Part(CALL, found[2], json.loads(found[1]))]
 
 
 class NamedCall:
