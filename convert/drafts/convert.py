@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llama_eagle.convert.drafts.assistant import convert_assistant, is_assistant
 from llama_eagle.convert.drafts.dflash import convert_dflash
 from llama_eagle.convert.drafts.dflash_config import is_dflash
 from llama_eagle.convert.drafts.family import ARCH, canonical
@@ -13,11 +14,11 @@ from llama_eagle.convert.drafts.producers import looks_like_draft
 from llama_eagle.convert.drafts.reader import Draft, read_draft
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target, open_target
-from llama_eagle.convert.drafts.write import add_keys, add_tensors, extended_because
+from llama_eagle.convert.drafts.write import add_keys, add_tensors, extended_because, write_draft
 from llama_eagle.convert.foreign import refuse_foreign
-from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
+from llama_eagle.convert.quantized import check_quantizer
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
-from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
+from llama_eagle.convert.writer import GGUFOutput, Progress
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
 from llama_eagle.files import refuse_sources
 from llama_eagle.gguf.header import read_model
@@ -25,7 +26,7 @@ from llama_eagle.gguf.header import read_model
 
 def is_draft_config(config: dict[str, Any]) -> bool:
     """Return True if this is the configuration of a draft. That of some drafts does not show it."""
-    return looks_like_draft(config) or is_dflash(config)
+    return looks_like_draft(config) or is_dflash(config) or is_assistant(config)
 
 
 def is_draft(checkpoint: Checkpoint) -> bool:
@@ -62,21 +63,15 @@ def convert_draft(
     try:
         if is_dflash(checkpoint.config):
             return convert_dflash(checkpoint, goal, Path(output), options, progress)
+        if is_assistant(checkpoint.config):
+            return convert_assistant(checkpoint, goal, Path(output), options, progress)
         draft = read_draft(checkpoint, goal, options)
         job = _Job(draft, checkpoint, goal, options)
-        if options.dry_run:
-            return job.report(None, add_tensors(out := GGUFOutput(ARCH), draft, goal, job.plain_type), out.n_bytes)
-        write = lambda path, outtype, more: job.write(path, outtype, progress, more)  # noqa: E731
-        report, quantized = write_as(Path(output), options.outtype, write)
+        return write_draft(job.declare, ARCH, Path(output), options, progress)
     except (ConfigError, ConversionError) as error:
         if str(checkpoint.path) in str(error) or checkpoint.source in str(error):
             raise
         raise type(error)(f"{checkpoint.source}: {error}") from error
-    report.output = str(output)
-    if quantized:
-        report.n_bytes = quantized.n_bytes
-        report.warnings += quantized.warnings
-    return report
 
 
 @dataclass(frozen=True)
@@ -88,19 +83,12 @@ class _Job:
     target: Target
     options: DraftOptions
 
-    @property
-    def plain_type(self) -> str:
-        """The type of the file before llama.cpp's quantizer, if that is needed."""
-        outtype = self.options.outtype
-        return outtype if is_direct(outtype) else "auto"
+    def declare(self, out: GGUFOutput, outtype: str) -> DraftReport:
+        """Declare keys and tensors; "auto" keeps the stored type."""
+        add_keys(out, self.draft, self.checkpoint, self.target, outtype)
+        return self._report(add_tensors(out, self.draft, self.target, outtype), out.n_bytes)
 
-    def write(self, path: Path, outtype: str, progress: Progress | None, more: float) -> DraftReport:
-        with gguf_output(path, arch=ARCH, progress=progress, more=more) as out:
-            add_keys(out, self.draft, self.checkpoint, self.target, outtype)
-            rows = add_tensors(out, self.draft, self.target, outtype)
-        return self.report(str(path), rows, out.n_bytes)
-
-    def report(self, output: str | None, rows: list[TensorRow], n_bytes: int) -> DraftReport:
+    def _report(self, rows: list[TensorRow], n_bytes: int) -> DraftReport:
         draft, checkpoint, target, options = self.draft, self.checkpoint, self.target, self.options
         because = extended_because(draft)
         warnings = list(draft.warnings)
@@ -117,7 +105,7 @@ class _Job:
             revision=checkpoint.revision,
             target=target.name,
             target_architecture=target.architecture,
-            output=output,
+            output=None,
             producer=draft.producer.name,
             evidence=list(draft.producer.evidence),
             layout="extended" if because else "stock",

@@ -12,18 +12,17 @@ from pathlib import Path
 from llama_eagle.convert import rows
 from llama_eagle.convert.drafts.dflash_config import DFlashConfig, keys, sizes
 from llama_eagle.convert.drafts.family import ABSOLUTE_IDS, DROPPED, canonical, match
-from llama_eagle.convert.drafts.report import EAGLE3_OPTIONS, DraftOptions, DraftReport, TensorRow
+from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import map_vocabulary
-from llama_eagle.convert.drafts.write import add_tensor, dropped_rows
+from llama_eagle.convert.drafts.write import add_tensor, dropped_rows, write_draft
 from llama_eagle.convert.general import stored_outtype, write_general
-from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.coded import read_scheme
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, Row, Section, Transform, plan
-from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
-from llama_eagle.errors import ConfigError, ConversionError, UsageError
+from llama_eagle.convert.writer import GGUFOutput, Progress
+from llama_eagle.errors import ConfigError, ConversionError
 
 ARCH = "dflash"
 
@@ -162,11 +161,6 @@ def _declare(out: GGUFOutput, draft: _Draft, outtype: str) -> DraftReport:
     return _report(draft, [*table, *dropped_rows(weights, draft.plan)], out.n_bytes)
 
 
-def _write(draft: _Draft, path: Path, outtype: str, progress: Progress | None, more: float) -> DraftReport:
-    with gguf_output(path, arch=ARCH, progress=progress, more=more) as out:
-        return _declare(out, draft, outtype)
-
-
 def _report(draft: _Draft, table: list[TensorRow], n_bytes: int) -> DraftReport:
     config = draft.config
     return DraftReport(
@@ -198,15 +192,6 @@ def convert_dflash(
     checkpoint: Checkpoint, target: Target, output: Path, options: DraftOptions, progress: Progress | None
 ) -> DraftReport:
     """Convert a DFlash, DFlash2 or DSpark draft. Errors are convert_draft's."""
-    for name in EAGLE3_OPTIONS:
-        if getattr(options, name) not in (None, False):
-            raise UsageError(f"--{name.replace('_', '-')} does not apply to a DFlash draft. Leave it out.")
-    draft, outtype = _read(checkpoint, target), options.outtype
-    if options.dry_run:
-        return _declare(GGUFOutput(ARCH), draft, outtype if is_direct(outtype) else "auto")
-    report, quantized = write_as(output, outtype, lambda path, kind, more: _write(draft, path, kind, progress, more))
-    report.output = str(output)
-    if quantized:
-        report.n_bytes = quantized.n_bytes
-        report.warnings += quantized.warnings
-    return report
+    options.refuse_eagle3("a DFlash draft")
+    draft = _read(checkpoint, target)
+    return write_draft(lambda out, kind: _declare(out, draft, kind), ARCH, output, options, progress)

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from llama_eagle.errors import UsageError
 
-# Options that only EAGLE-3 drafts have.
-EAGLE3_OPTIONS = (
+_EAGLE3_OPTIONS = (
     "aux_layers", "rope_base", "norm_before_residual", "norm_output", "absolute_d2t", "share_head", "force",
 )  # fmt: skip
 
@@ -38,6 +37,12 @@ class DraftOptions:
         object.__setattr__(self, "outtype", self.outtype.lower())
         if self.rope_base is not None and not 1 < self.rope_base < 1e30:
             raise UsageError(f"RoPE base {self.rope_base} is not a number above 1")
+
+    def refuse_eagle3(self, kind: str) -> None:
+        """Raise `UsageError` for an option that only EAGLE-3 drafts have. kind: of this draft."""
+        for name in _EAGLE3_OPTIONS:
+            if getattr(self, name) not in (None, False):
+                raise UsageError(f"--{name.replace('_', '-')} does not apply to {kind}. Leave it out.")
 
 
 @dataclass(frozen=True)

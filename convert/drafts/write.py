@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llama_eagle.convert.drafts.family import ARCH, is_extended
 from llama_eagle.convert.drafts.reader import Draft
-from llama_eagle.convert.drafts.report import TensorRow
+from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type, require_finite
 from llama_eagle.convert.general import publishable_name
+from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import PIECE, Plan, Planned, computed, stored_type
-from llama_eagle.convert.writer import GGUFOutput
+from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConversionError
 
 _FIXED = {"d2t": "i64", "extended": "i32"}  # types independent of --outtype
@@ -134,3 +136,26 @@ def _shared_head(draft: Draft, target: Target, ids: np.ndarray) -> Planned:
             yield require_finite(rows * np.float32(draft.config.logit_scale))
 
     return Planned("output.weight", shape, pieces, note="rows of the target's head, by --share-head")
+
+
+def write_draft(
+    declare: Callable[[GGUFOutput, str], DraftReport],
+    arch: str,
+    output: Path,
+    options: DraftOptions,
+    progress: Progress | None,
+) -> DraftReport:
+    """Write a draft in the type of `options`. declare: declares keys and tensors for a type, "auto" as stored."""
+    if options.dry_run:
+        return declare(GGUFOutput(arch), options.outtype if is_direct(options.outtype) else "auto")
+
+    def write(path: Path, outtype: str, more: float) -> DraftReport:
+        with gguf_output(path, arch=arch, progress=progress, more=more) as out:
+            return declare(out, outtype)
+
+    report, quantized = write_as(output, options.outtype, write)
+    report.output = str(output)
+    if quantized:
+        report.n_bytes = quantized.n_bytes
+        report.warnings += quantized.warnings
+    return report

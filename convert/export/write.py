@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from llama_eagle.convert.drafts.assistant import is_assistant
 from llama_eagle.convert.drafts.dflash_config import is_dflash
 from llama_eagle.convert.drafts.layers import resolve_layer_ids
 from llama_eagle.convert.drafts.report import DraftOptions
@@ -92,6 +93,8 @@ def _network(source: str | Path, target: str | Path, goal: Target, options: Draf
     checkpoint = open_checkpoint(source)
     if is_dflash(checkpoint.config):
         raise ConversionError(f"{checkpoint.source}: a DFlash draft; these engines read it in its published form.")
+    if is_assistant(checkpoint.config):
+        raise ConversionError(f"{checkpoint.source}: a Gemma 4 assistant; these engines read it in its published form.")
     try:
         return of_checkpoint(checkpoint, goal, options)
     except (ConfigError, ConversionError) as error:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -17,7 +21,7 @@ from fixtures.native import NativeTarget, draft_with_probs
 from fixtures.serving import serve
 from fixtures.tiny_gguf import write_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
-from llama_eagle.errors import IncompatibleModels, InputError
+from llama_eagle.errors import EagleError, IncompatibleModels, InputError
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.pairing import check_models, require_models
 from llama_eagle.gguf.reading import bytes_per_token
@@ -165,3 +169,60 @@ def test_an_assistant_is_found_and_refused_by_name(pair: Gemma4Pair, tmp_path: P
         require_models(write_target(tmp_path / "other.gguf", SOFT), pair.draft)
     with pytest.raises(InputError, match="an assistant of Gemma 4, not a target"):
         require_models(pair.draft)
+
+
+def edited(pair: Gemma4Pair, folder: Path, edit: Callable[[dict[str, Any], dict[str, Any]], object]) -> Path:
+    """Copy the checkpoint. edit: changes its configuration and the text_config."""
+    shutil.copytree(pair.checkpoint, folder)
+    config = json.loads((folder / "config.json").read_text())
+    edit(config, config["text_config"])
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def with_old_keys(config: dict[str, Any], text: dict[str, Any]) -> None:
+    """Write the keys of earlier transformers."""
+    del text["per_layer_config"], text["rope_parameters"]
+    text |= {"global_head_dim": 64, "attention_k_eq_v": True, "num_global_key_value_heads": 2}
+
+
+def contents(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    reader = gguf.GGUFReader(path)
+    keys = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    heads = "gemma4-assistant.attention.head_count_kv"
+    keys[heads] = keys[heads] if isinstance(keys[heads], list) else [keys[heads]] * 3
+    return keys, {t.name: bytes(f"{t.shape} {t.tensor_type}", "utf-8") + t.data.tobytes() for t in reader.tensors}
+
+
+@pytest.mark.parametrize("edit", [lambda config, text: None, with_old_keys], ids=["as saved", "earlier keys"])
+def test_a_checkpoint_is_converted(edit: Any, pair: Gemma4Pair, tmp_path: Path) -> None:
+    """The keys and tensors of the file that the fixture writes from the modules."""
+    folder = edited(pair, tmp_path / "assistant", edit)
+    convert_draft(folder, pair.gguf, tmp_path / "draft.gguf", DraftOptions(outtype="f32"))
+    keys, tensors = contents(tmp_path / "draft.gguf")
+    expected, values = contents(pair.draft)
+    own = {"name", "type", "file_type", "size_label", "quantization_version"}
+    assert keys == expected | {f"general.{name}": keys[f"general.{name}"] for name in own}
+    assert tensors == values
+    require_models(pair.gguf, tmp_path / "draft.gguf")
+    report = convert_draft(folder, pair.gguf, tmp_path / "none.gguf", DraftOptions(outtype="q8_0", dry_run=True))
+    assert {row.outtype for row in report.tensors} == {"q8_0", "f32"} and not (tmp_path / "none.gguf").exists()
+
+
+UNLIKE: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "hidden size of 96 and 465 tokens": lambda config, text: config.update(backbone_hidden_size=96),
+    "hidden_activation is 'silu'": lambda config, text: text.update(hidden_activation="silu"),
+    "enable_moe_block is True": lambda config, text: text.update(enable_moe_block=True),
+    "layer_types must have one of": lambda config, text: text.update(layer_types=["full_attention"]),
+    "heads of different sizes": lambda config, text: text["per_layer_config"].update({"0": {"head_dim": 16}}),
+    "rope_type is 'yarn'": lambda config, text: text["rope_parameters"]["full_attention"].update(rope_type="yarn"),
+    "q_proj.weight has shape": lambda config, text: text["per_layer_config"].clear(),
+}
+
+
+@pytest.mark.parametrize("reason", UNLIKE)
+def test_other_assistants_are_refused_by_name(reason: str, pair: Gemma4Pair, tmp_path: Path) -> None:
+    folder = edited(pair, tmp_path / "assistant", UNLIKE[reason])
+    with pytest.raises(EagleError, match=reason):
+        convert_draft(folder, pair.gguf, tmp_path / "draft.gguf")
+    assert list(tmp_path.iterdir()) == [folder]

@@ -179,7 +179,7 @@ def convert(
         str,
         typer.Argument(
             metavar="FOLDER_OR_HUB_ID",
-            help="Hugging Face checkpoint of a target model, or of an EAGLE-3 draft; a draft needs --target.",
+            help="Hugging Face checkpoint of a target model, or of a draft model; a draft needs --target.",
         ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.gguf", help="GGUF file to write.")],
@@ -212,7 +212,7 @@ def convert(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Convert a Hugging Face model, or an EAGLE-3 draft, to GGUF."""
+    """Convert a Hugging Face model, or a draft model, to GGUF."""
     from llama_eagle.convert.drafts import is_draft
 
     if revision is not None and Path(source).is_dir():
