@@ -16,7 +16,7 @@ from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import gguf_output
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions
-from llama_eagle.sessions.same_tokens import TEXTS, compare_tokens, first_difference, special_texts
+from llama_eagle.sessions.same_tokens import TEXTS, Difference, compare_tokens, first_difference, special_texts
 from llama_eagle.sessions.text import Tokenizer as EngineTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -57,6 +57,14 @@ def test_every_split_gives_the_tokens_of_its_tokenizer(name: str, trained: dict[
     file, data = vocabulary(tmp_path, with_split(trained, name))
     assert data.pre == name
     assert compare_tokens(file, data) == []
+
+
+def test_a_difference_is_shown_with_the_ids_around_it() -> None:
+    other = (*range(10), 99, *range(11, 20))
+    assert str(Difference("x", tuple(range(20)), other)) == (
+        "'x' has the tokens [..., 7, 8, 9, 99, 11, 12, 13, 14, 15, 16, 17, ...] in tokenizer.json, but "
+        "[..., 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, ...] in the engine"
+    )
 
 
 def test_the_encoder_is_loaded_once(trained: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -371,6 +371,12 @@ def test_producers(name: str, producer: str, tmp_path: Path, target: Path) -> No
     assert convert(tmp_path, target, CASES[name]).report.producer == producer
 
 
+@pytest.mark.parametrize("ids", [{"ids_nested": None}, {"ids_top": None, "ids_nested": (1, 3, 4)}])
+def test_nvidia_writes_layer_ids_twice(ids: dict[str, Any], tmp_path: Path, target: Path) -> None:
+    spec = replace(CASES["nvidia-v3"], **ids)
+    assert convert(tmp_path, target, spec).report.producer == "ModelOpt"
+
+
 def test_layer_ids_of_deepspec_are_outputs(tmp_path: Path, target: Path) -> None:
     done = convert(tmp_path, target, CASES["deepspec"])
     assert done.keys["eagle3.target_layers"] == [1, 3, 4, 6, 7]

@@ -1,8 +1,13 @@
-"""Loading of a draft with its target: whole, on one GPU."""
+"""Loading of a draft with its target: whole, on one GPU; wrong arguments."""
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
+from llama_eagle.drop_in.options import split_arguments
+from llama_eagle.errors import UsageError
 from llama_eagle.sessions.options import SPLIT_LAYER, SPLIT_NONE, LoadOptions, for_draft
 
 ROW = 2  # llama.cpp's number of another split
@@ -29,3 +34,12 @@ def test_layers_of_the_draft() -> None:
     target = LoadOptions(7, split_mode=SPLIT_LAYER, use_mmap=False)
     assert [for_draft(target, layers).n_gpu_layers for layers in (None, 0, -1)] == [7, 0, -1]
     assert not for_draft(target, None).use_mmap and for_draft(target, None).load_mtp
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"n_ctx": "x"}, "n_ctx='x' must be "), ({"tensor_split": [1, "x"]}, "tensor_split=[1, 'x'] ('x') must be ")],
+)
+def test_a_wrong_argument_is_named_with_the_wrong_part_of_a_list(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        split_arguments(given)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fixtures.answers import ANSWER, ANSWERS, CALL, FAILING, USER, by_transformers, chats, templates
 from fixtures.upstream import source_folder
+from llama_eagle.drop_in.chat import template_options
 from llama_eagle.drop_in.replies import ARGUMENTS, NamedCall, Part
 from llama_eagle.errors import EagleError, UsageError
 from llama_eagle.sessions import template_worker
@@ -271,3 +272,16 @@ def test_a_system_without_a_limit_of_memory_has_the_others(monkeypatch: pytest.M
     monkeypatch.setattr(resource, "setrlimit", setrlimit)
     template_worker.limit(1024, 10.0)
     assert limited == [resource.RLIMIT_CPU, resource.RLIMIT_CORE]
+
+
+FREE = {"tools": None, "tool_choice": None, "function_call": None, "response_format": None, "grammar": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "thinks"),
+    [({}, True), ({"response_format": {"type": "text"}}, True), ({"tool_choice": "auto"}, True),
+     ({"response_format": {"type": "json_object"}}, False), ({"grammar": "a grammar"}, False),
+     ({"tool_choice": {"function": {"name": "f"}}}, False), ({"function_call": {"name": "f"}}, False)],
+)  # fmt: skip
+def test_a_reply_that_a_grammar_determines_has_no_reasoning(given: dict[str, Any], thinks: bool) -> None:
+    assert template_options({**FREE, **given}) == ({} if thinks else {"enable_thinking": False})
