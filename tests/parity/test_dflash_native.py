@@ -137,12 +137,17 @@ def test_the_longest_draft(name: str, longest: int, target: DenseTarget, context
     pair.draft.close()
 
 
-def test_drafts_end_before_they_become_too_improbable(pair: Pair) -> None:
+@pytest.mark.parametrize("name", ["dflash-window", "dflash2", "dspark"])
+def test_drafts_end_before_they_become_too_improbable(
+    name: str, target: DenseTarget, context: NativeTarget, tmp_path: Path
+) -> None:
+    pair = Pair(name, target, context, tmp_path)
     pair.draft.eval([3, 1, 4])
     ids, probs = pair.draft.draft(9)
     cumulative = np.cumprod(np.float32(probs))
     for n in range(N_STEPS):
         assert pair.draft.draft(9, float(cumulative[n]) * 1.01) == (ids[:n], probs[:n])
+    pair.draft.close()
 
 
 @pytest.mark.parametrize("name", ["dflash", "dflash2"])

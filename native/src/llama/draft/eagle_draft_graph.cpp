@@ -293,12 +293,12 @@ ggml_tensor * GraphBuilder::entry_of(ggml_tensor * x, ggml_tensor * index) {
     return ggml_reshape_1d(ctx, y, n);
 }
 
-// Adds one step or more to the outputs.
+// Adds one step or more to the outputs. The probabilities are last: EarlyStop ends the run when it has seen them.
 void GraphBuilder::record(ggml_tensor * logits, ggml_tensor * id, ggml_tensor * prob, ggml_tensor * hidden) {
     const int64_t n = logits->ne[1], n_parts = g.shape.n_parts();
-    write_number(prob, g.ids.size());
+    const size_t first = g.ids.size();
     if (tensors.is_remote) {  // as floats, which is exact: ids are below 2^24
-        write_number(id, g.shape.n_steps + g.ids.size());
+        write_number(id, g.shape.n_steps + first);
     }
     output(logits);
     output(id);
@@ -313,6 +313,7 @@ void GraphBuilder::record(ggml_tensor * logits, ggml_tensor * id, ggml_tensor * 
         g.ids.push_back(id);
         g.hidden.push_back(hidden);
     }
+    write_number(prob, first);
 }
 
 // Writes one number per part into row n of probs, or several rows from n on.
