@@ -80,7 +80,7 @@ def read_tokenizer(
     try:
         added = _added_tokens(data, settings)
         texts, adds = _special_texts(data, settings)
-        tokens, types = _vocabulary(data, added, {*texts.values(), *_more_special(settings)}, vocab_size)
+        tokens, types = _vocabulary(data, added, {*texts.values(), *special_texts(settings)}, vocab_size)
         merges = _merges(data)
         pre, problems = fitting_name(data, encoder, pre)
         accept(problems, checkpoint.source, warnings, force=force)
@@ -227,12 +227,19 @@ def _as_template(node: dict[str, Any]) -> dict[str, Any]:
     return {"type": "TemplateProcessing", "single": single, "special_tokens": {first: {}, last: {}}}
 
 
-def _more_special(settings: dict[str, Any]) -> list[str]:
-    """Return the additional special tokens of tokenizer_config.json."""
-    stated = [settings.get(f"{name}_special_tokens") for name in ("additional", "extra")]
-    lists = [list(tokens.values()) if isinstance(tokens, dict) else tokens for tokens in stated]  # names: tokens
-    found = [token for tokens in lists if isinstance(tokens, list) for token in tokens]
-    return [str(token["content"] if isinstance(token, dict) else token) for token in found]
+def special_texts(settings: dict[str, Any]) -> list[str]:
+    """Return the texts that transformers makes special because tokenizer_config.json names them.
+
+    These are bos_token, eos_token, ... and any other key of this form (image_token), and the tokens of
+    extra_special_tokens or its earlier name.
+    """
+    named = [value for key, value in settings.items() if key.endswith("_token")]
+    extra = settings.get("extra_special_tokens")
+    earlier = settings.get("additional_special_tokens") if isinstance(extra, dict) or not extra else None
+    for tokens in (extra, earlier, settings.get("model_specific_special_tokens")):
+        named += list(tokens.values()) if isinstance(tokens, dict) else tokens if isinstance(tokens, list) else []
+    texts = (token.get("content") if isinstance(token, dict) else token for token in named)
+    return [text for text in texts if isinstance(text, str) and text]
 
 
 def _apply_template(node: dict[str, Any], texts: dict[str, str], adds: dict[str, bool]) -> None:

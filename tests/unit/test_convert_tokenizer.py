@@ -16,6 +16,7 @@ from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED, read_tokenizer
 from llama_eagle.convert.writer import gguf_output
 from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.train.targets.tokenizer import CheckpointTokenizer
 
 VOCAB = 500
 
@@ -249,14 +250,29 @@ def test_added_tokens_are_those_of_transformers(adds: tuple[bool, bool], stated:
         assert read_tokenizer(checkpoint, VOCAB) == data
 
 
-def test_a_special_token_outside_of_tokenizer_json(tmp_path: Path) -> None:
+STATED_SPECIAL = [
+    {"eos_token": "poses"},
+    {"image_token": "poses", "eos_token": None},
+    {"extra_special_tokens": {"u": "poses"}, "additional_special_tokens": ["onges"]},
+    {"extra_special_tokens": ["poses"], "additional_special_tokens": ["onges"]},
+    {"additional_special_tokens": [{"__type": "AddedToken", "content": "poses"}]},
+    {"model_specific_special_tokens": {"u_token": "poses"}},
+    {"add_token": True, "x_token_id": 7},
+]
+
+
+@pytest.mark.parametrize("stated", STATED_SPECIAL)
+def test_a_special_token_outside_of_tokenizer_json(stated: dict[str, Any], tmp_path: Path) -> None:
     """transformers makes an ordinary entry of the vocabulary special if tokenizer_config.json names it."""
-    checkpoint = open_folder(tmp_path, "qwen2")
-    edit(tmp_path, "tokenizer.json", lambda t: t["model"]["vocab"].update({"</s>": 490, "<u>": 491, "<v>": 492}))
-    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(eos_token="</s>", extra_special_tokens={"u": "<u>"}))
-    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert [reference(f"a{text}")["input_ids"][-1] for text in ("</s>", "<u>")] == [490, 491]
-    assert read_tokenizer(checkpoint, VOCAB).types[490:493] == [CONTROL, CONTROL, NORMAL]
+    checkpoint = open_folder(tmp_path, "qwen2", {"bos_token_id": 0, "eos_token_id": -1})
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(stated))
+    reference, trainer = transformers.AutoTokenizer.from_pretrained(tmp_path), CheckpointTokenizer(tmp_path)
+    types = read_tokenizer(checkpoint, VOCAB).types
+    for text in ("poses", "onges"):
+        token = reference.convert_tokens_to_ids(text)
+        special = token in reference.all_special_ids
+        assert (types[token] == CONTROL, token in trainer.control_ids) == (special, special)
+        assert trainer.encode(f"x{text}y", add_special=False) == reference(f"x{text}y")["input_ids"]
 
 
 def with_prefix_space(data: dict[str, Any]) -> None:

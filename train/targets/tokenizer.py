@@ -15,12 +15,10 @@ from typing import Any
 from llama_eagle import console
 from llama_eagle.convert.pre_tokenizers import load_encoder
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.tokenizer import read_chat_templates
+from llama_eagle.convert.tokenizer import read_chat_templates, special_texts
 from llama_eagle.errors import ConfigError
 from llama_eagle.sessions.chats.messages import render_chat
 from tokenizers import AddedToken
-
-NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 class CheckpointTokenizer:
@@ -41,9 +39,7 @@ class CheckpointTokenizer:
         configs = (checkpoint.config, checkpoint.config.get("text_config") or {})
         self._variables = {f"{name}_token": self._text(name, configs) for name in ("bos", "eos")}
         added = self._tokenizer.get_added_tokens_decoder()
-        texts = {token.content for token in added.values() if token.special} | set(self._special_texts())
-        ids = (self._tokenizer.token_to_id(text) for text in texts)
-        self.control_ids = sorted({token for token in ids if token is not None})
+        self.control_ids = sorted(token for token, entry in added.items() if entry.special)
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
         """Return the ids of a text. add_special: with the tokens that the tokenizer puts around a whole text."""
@@ -65,13 +61,9 @@ class CheckpointTokenizer:
         if text := _content(self._settings.get(f"{name}_token")):
             return text
         ids = (config.get(f"{name}_token_id") for config in configs)
-        first = next((token[0] if isinstance(token, list) and token else token for token in ids if token), None)
-        return (self._tokenizer.id_to_token(first) or "") if isinstance(first, int) else ""
-
-    def _special_texts(self) -> list[str]:
-        lists = (self._settings.get(f"{kind}_special_tokens") for kind in ("additional", "extra"))
-        found = [self._settings.get(f"{name}_token") for name in NAMED]
-        return [text for token in (*found, *(t for each in lists for t in each or [])) if (text := _content(token))]
+        firsts = (token[0] if isinstance(token, list) and token else token for token in ids)
+        first = next((token for token in firsts if type(token) is int and token >= 0), None)  # -1 means none
+        return (self._tokenizer.id_to_token(first) or "") if first is not None else ""
 
 
 def _content(token: Any) -> str | None:
@@ -79,8 +71,8 @@ def _content(token: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _load(folder: Path, settings: Mapping[str, Any]) -> Any:
-    """Read tokenizer.json, and add the tokens that only tokenizer_config.json has."""
+def _load(folder: Path, settings: dict[str, Any]) -> Any:
+    """Read tokenizer.json, and add tokens that only tokenizer_config.json has or makes special."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ConfigError(
@@ -97,6 +89,8 @@ def _load(folder: Path, settings: Mapping[str, Any]) -> Any:
                 tokenizer.add_tokens([AddedToken(token["content"], **flags)])
             if (found := tokenizer.token_to_id(token["content"])) != number:
                 raise ConfigError(f"its token {token['content']!r} has id {number}, but would be read as {found}")
+        named = [text for text in special_texts(settings) if tokenizer.token_to_id(text) is not None]
+        tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in named])
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # invalid files raise many types, and a panic of the package is no Exception
