@@ -20,6 +20,7 @@ REPLIES = {  # by template: what the model says, token by token
         "Well. ", "<tool", "_call>\n", '{"name": ', '"weather", ', '"arguments": {', '"city": "Par', 'is", "days": ',
         " 3", "}}\n", "</tool_call>",
     ),
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": ("if a", " <", "tool", "s: ", "b <", "tool_c"),
     "meta-llama-Llama-3.1-8B-Instruct": (
         '{"na', 'me": "weather", ', '"parameters": ', '{"city": "Par', 'is"', "}} ", "is my call ", "to you",
     ),
@@ -114,6 +115,9 @@ def test_pieces_make_up_the_whole(speaking: tuple[Served, tuple[str, ...]]) -> N
         assert chat(server, body, stream=True) == whole
         assert any(whole) or not "".join(says[: body["max_tokens"]]).strip()
         assert responses(server, body, stream=True) == responses(server, body, stream=False)
+        said = "".join(says[: body["max_tokens"]])
+        if not body["stop"] and "<tool_call>" not in said and not whole[0] and not whole[2]:
+            assert whole[1] == said  # also what could have begun a call
 
 
 def test_pieces_make_up_the_whole_message(speaking: tuple[Served, tuple[str, ...]]) -> None:

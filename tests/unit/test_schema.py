@@ -63,6 +63,21 @@ def test_a_schema_has_the_bounds_at_any_depth() -> None:
     assert gbnf({"type": "integer"}).startswith("integral-part")
 
 
+def test_a_property_may_have_an_empty_name() -> None:
+    for value in ({"const": 1}, {"type": "integer"}, {"properties": {"": {"const": 1}}}):
+        schema = {"type": "object", "properties": {"": value, "root": {}}, "required": [""]}
+        rules = dict(line.split(" ::= ", 1) for line in gbnf(schema).splitlines())
+        assert rules["root"].startswith('"{" space -kv') and '"root' not in rules["root"]
+
+
+def test_required_keys_outweigh_what_another_part_excludes() -> None:
+    one, other = ({"properties": {name: {}}, "required": [name], "additionalProperties": False} for name in "ab")
+    assert gbnf({"allOf": [one, other]}) == gbnf({**one, "properties": {"a": {}, "b": {}}, "required": ["a", "b"]})
+    assert unenforced({"allOf": [one, other]}) == {
+        "additionalProperties for keys that another part of the schema requires"
+    }
+
+
 def test_an_empty_range_is_refused() -> None:
     with pytest.raises(UsageError, match="no integer is from 5 to 4"):
         gbnf({"type": "integer", "minimum": 5, "exclusiveMaximum": 5})

@@ -112,6 +112,22 @@ inline common_chat_msg eagle_rest_as_text(const std::string & text, const common
     return whole;
 }
 
+// Returns the message of a complete reply that the parser would continue: it has kept back what may begin a call, as
+// "<". A character that no format contains makes it text.
+inline common_chat_msg eagle_ended(const std::string & text, const common_chat_msg & message,
+                                   const common_chat_parser_params & params) {
+    const std::string end = "\uf5e1";
+    common_chat_msg whole = eagle_peg_parse(text + end, true, params);
+    for (std::string * part : {&whole.content, &whole.reasoning_content}) {
+        const size_t at = part->rfind(end);
+        if (whole.tool_calls.empty() && at != std::string::npos && at + end.size() == part->size()) {
+            part->erase(at);
+            return whole;
+        }
+    }
+    return message;
+}
+
 // Returns the message of a reply. A complete one that its parser does not read to the end, or at all, is salvaged.
 inline common_chat_msg eagle_parsed_reply(const std::string & text, bool is_partial,
                                           const common_chat_parser_params & params) {
@@ -125,7 +141,12 @@ inline common_chat_msg eagle_parsed_reply(const std::string & text, bool is_part
     } catch (const std::runtime_error &) {
         return salvaged();
     }
-    if (is_partial || params.parser.empty() || eagle_read_reply(text, params) != eagle_reading::failed) {
+    const eagle_reading reading =
+        is_partial || params.parser.empty() ? eagle_reading::all : eagle_read_reply(text, params);
+    if (reading == eagle_reading::more && message.tool_calls.empty()) {
+        return eagle_ended(text, message, params);
+    }
+    if (reading != eagle_reading::failed) {
         return message;
     }
     const common_chat_msg longer = salvaged();

@@ -114,6 +114,10 @@ class eagle_schema_level {
         depth()++;
     }
     ~eagle_schema_level() { depth()--; }
+
+    // Returns true for the name of a property "", which is that of the outermost schema too.
+    bool is_unnamed(const std::string & name) const { return name.empty() && depth() > 1; }
+
     eagle_schema_level(const eagle_schema_level &) = delete;
     eagle_schema_level & operator=(const eagle_schema_level &) = delete;
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -14,43 +13,9 @@
 #include "eagle_one_of.h"
 #include "eagle_schema.h"
 #include "eagle_schema_merge.h"
+#include "eagle_unenforced.h"
 #include "eagle_values.h"
 #include "json.h"
-#include "log.h"
-
-// Collects what the grammars of this thread do not enforce while the object exists, instead of logging it.
-class eagle_unenforced_keys {
-  public:
-    eagle_unenforced_keys() : before_(current()) { current() = &names_; }
-    ~eagle_unenforced_keys() { current() = before_; }
-    eagle_unenforced_keys(const eagle_unenforced_keys &) = delete;
-    eagle_unenforced_keys & operator=(const eagle_unenforced_keys &) = delete;
-
-    std::vector<std::string> names() const { return {names_.begin(), names_.end()}; }
-
-    static std::set<std::string> *& current() {
-        static thread_local std::set<std::string> * value = nullptr;
-        return value;
-    }
-
-  private:
-    std::set<std::string> names_;
-    std::set<std::string> * before_;
-};
-
-// Notes, or logs once per process, that a grammar does not enforce something.
-inline void eagle_note_unenforced(const std::string & what) {
-    if (auto * noted = eagle_unenforced_keys::current()) {
-        noted->insert(what);
-        return;
-    }
-    static std::mutex mutex;
-    static std::set<std::string> noted;
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (noted.insert(what).second) {
-        LOG_WRN("schema: the grammar does not enforce %s\n", what.c_str());
-    }
-}
 
 // Returns JSON's name of a type, which clients also give in Python's words.
 inline std::string eagle_type_name(const std::string & name) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "eagle_unenforced.h"
 #include "json.h"
 
 constexpr int EAGLE_MAX_REFERENCES = 100;  // that lead to each other with further constraints
@@ -67,6 +68,26 @@ inline common_json eagle_common_type(const common_json & one, const common_json 
     return common.size() > 1 ? common : common_json(common.at(0));
 }
 
+// Applies the additionalProperties of a schema to the properties that the other one adds. A required one remains, since
+// otherwise there would be no answer.
+inline void eagle_limit_others(const common_json & schema, const common_json & other, common_json & merged) {
+    const bool is_limited = schema.contains("additionalProperties") && schema.at("additionalProperties") == false;
+    if (!is_limited || !other.contains("properties") || schema.contains("patternProperties")) {
+        return;
+    }
+    const common_json required = merged.value("required", common_json::array());
+    for (const auto & property : other.at("properties").items()) {
+        if (schema.contains("properties") && schema.at("properties").contains(property.key())) {
+            continue;
+        }
+        if (std::find(required.begin(), required.end(), common_json(property.key())) == required.end()) {
+            merged["properties"][property.key()] = false;
+        } else {
+            eagle_note_unenforced("additionalProperties for keys that another part of the schema requires");
+        }
+    }
+}
+
 // Returns a schema with the constraints of both.
 inline common_json eagle_merged(const common_json & one, const common_json & other) {
     common_json merged = one;
@@ -81,7 +102,10 @@ inline common_json eagle_merged(const common_json & one, const common_json & oth
         } else if (key == "properties" && value.is_object() && merged.at(key).is_object()) {
             for (const auto & property : value.items()) {
                 common_json & own = merged[key][property.key()];
-                own = own.is_null() || own == property.value() ? property.value() : eagle_merged(own, property.value());
+                const bool is_one = own.is_object() && property.value().is_object();
+                own = is_one && own != property.value() ? eagle_merged(own, property.value())
+                      : own == false || (property.value() == true && !own.is_null()) ? own
+                                                                                     : property.value();
             }
         } else if (key == "required" && value.is_array() && merged.at(key).is_array()) {
             for (const auto & name : value) {
@@ -102,11 +126,15 @@ inline common_json eagle_merged(const common_json & one, const common_json & oth
             merged[key] = is_larger ? value : merged.at(key);
         } else if (are_numbers && (key.compare(0, 3, "max") == 0 || key == "exclusiveMaximum")) {
             merged[key] = is_larger ? merged.at(key) : value;
+        } else if (key == "additionalProperties" && (value.is_boolean() || merged.at(key).is_boolean())) {
+            merged[key] = value == false || merged.at(key) == true ? value : merged.at(key);
         } else if (eagle_is_constraint(key)) {
             throw std::invalid_argument("two values of " + key +
                                         " in parts of one schema are not supported: merge them");
         }
     }
+    eagle_limit_others(one, other, merged);
+    eagle_limit_others(other, one, merged);
     return merged;
 }
 
