@@ -171,6 +171,8 @@ def pixel(image: Image.Image, kind: str = "PNG", **options: Any) -> tuple[int, .
 def test_values_of_16_bits_are_scaled() -> None:
     values = Image.fromarray(np.full((32, 32), 0x80FF, np.uint16))
     assert pixel(values) == pixel(values, "TIFF") == (0x80,) * 3
+    gray = b"P5 1 1 65535\n\x80\xff"
+    assert open_picture(gray, "image 1").pixels() == bytes([0x80] * 3)
     for mode in ("I", "F"):
         with pytest.raises(InputError, match="32 bits per value"):
             pixel(Image.new(mode, (32, 32), 1), "TIFF")

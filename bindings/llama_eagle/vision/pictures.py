@@ -68,7 +68,8 @@ def _decoded(data: bytes, name: str) -> Any:
             with Image.open(io.BytesIO(data), formats=[kind for kind in FORMATS if kind in Image.OPEN]) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
                     raise _too_large(name)
-                return _as_rgb(ImageOps.exif_transpose(opened), name)
+                has_range = opened.format in ("PNG", "PPM")  # PIL's mode for their 16 bits may be that of 32
+                return _as_rgb(ImageOps.exif_transpose(opened), name, has_range=has_range)
     except InputError:
         raise
     except Image.DecompressionBombError:  # PIL's own limit, which is higher
@@ -78,14 +79,15 @@ def _decoded(data: bytes, name: str) -> Any:
         raise InputError(f"{name} cannot be read as a picture: {reason}. Use a valid PNG or JPEG file.") from None
 
 
-def _as_rgb(image: Any, name: str) -> Any:
+def _as_rgb(image: Any, name: str, *, has_range: bool) -> Any:
     """Return the image in RGB: transparent parts on white, as Qwen's own code does, and 16 bits scaled to 8.
 
     `convert` alone would show the hidden colors of transparent pixels, usually black, and clip 16 bits to white.
+    has_range: values of 32 bits are those of 16.
     """
     from PIL import Image
 
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+    if image.mode.startswith("I;16") or (image.mode == "I" and has_range):
         return image.convert("I").point(lambda value: value * (1 / 256)).convert("RGB")
     if image.mode in ("I", "F"):
         raise InputError(f"{name} has 32 bits per value, whose range is unknown. Save it with 8 or 16 bits.")
