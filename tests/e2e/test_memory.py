@@ -1,8 +1,9 @@
-"""Memory of a loaded model: weights that are rearranged are not held a second time."""
+"""Memory of a loaded model: weights that are rearranged are not held a second time, and it is freed in order."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from fixtures.tiny_gguf import write_target
 
 WIDTH, FFN, LAYERS, VOCAB = 1024, 8192, 3, 1024
 
@@ -76,3 +78,35 @@ def test_weights_are_held_once(large_file: Path) -> None:
     size = large_file.stat().st_size / 1024
     assert memory["loaded"] <= 1.15 * size
     assert memory["peak"] <= 1.3 * size
+
+
+DROPPED = """
+import gc, sys, weakref
+from llama_eagle import EagleLlama
+
+load = lambda: EagleLlama(sys.argv[1], draft="lookup", n_ctx=128, n_threads=1)
+gc.disable()
+alone = load()
+alone("abc", max_tokens=4)
+seen = weakref.ref(alone)
+del alone
+print(seen() is None)
+kept = load()
+for _ in range(3):
+    other = load()
+    other.own = other
+    stream = other("abc", max_tokens=9, stream=True)
+    other.stream, seen = stream, weakref.ref(other)
+    next(stream)
+    del other, stream
+    gc.collect()
+    print(seen() is None, kept("abc", max_tokens=4)["choices"][0]["text"])
+"""
+
+
+def test_an_instance_that_is_not_closed(tmp_path: Path) -> None:
+    """It is freed with its last reference, in a cycle by the garbage collector in the right order, and at exit."""
+    command = [sys.executable, "-c", DROPPED, str(write_target(tmp_path / "target.gguf"))]
+    filled = {**os.environ, "MALLOC_PERTURB_": "165", "MALLOC_CHECK_": "3"}  # glibc: use after free is noticed
+    done = subprocess.run(command, env=filled, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split("\n")) == (0, ["True", *["True defg"] * 3, ""]), done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from llama_eagle.drafting.draft_length import RoundCost
 from llama_eagle.errors import UsageError
 from llama_eagle.native.calls import PolicyDraft, PolicyRound, as_tokens, check, library
+from llama_eagle.native.closing import free_with
 from llama_eagle.native.limits import LONGEST
 
 OFFER, MODEL = 1, 2  # eagle_draft_source
@@ -47,7 +47,7 @@ class Policy:
         params.n_rows, params.row_cost, params.token_cost = len(costs), costs, expected.token
         params.draft_cost = expected.draft
         check(self._lib.eagle_policy_new(ctypes.byref(params), ctypes.byref(self._handle)), "eagle_policy_new")
-        weakref.finalize(self, self._lib.eagle_policy_free, self._handle)
+        free_with(self, self._handle, self._lib.eagle_policy_free)
 
     def begin(self) -> None:
         check(self._lib.eagle_policy_begin(self._handle, 0), "eagle_policy_begin")

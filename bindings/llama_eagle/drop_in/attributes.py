@@ -88,7 +88,7 @@ class Attributes(Llama):
     def context_params(self, value: Any) -> None:
         self._context_params = _ContextParams.from_buffer_copy(value)
         self._context_params.has_flash_attn = self._flash_attn_given
-        self._context_params.longest_draft = self._longest_draft
+        self._context_params.longest_draft = functools.partial(_fitting, self._longest)  # without self: no cycle
 
     @property
     def model_params(self) -> Any:
@@ -196,14 +196,15 @@ class Attributes(Llama):
     @property
     def _n_draft_max(self) -> int:
         """Maximum draft length that fits into the context; 0 without a drafter."""
-        return self._longest_draft(self._context_params.n_ctx)
+        return _fitting(self._longest, self._context_params.n_ctx)
 
-    def _longest_draft(self, n_ctx: int) -> int:
-        """Return the maximum draft length in a context of `n_ctx` tokens, 0: as the model was trained."""
+    @property
+    def _longest(self) -> int:
+        """Maximum draft length by the options."""
         longest = self._options.longest
         if self._parent_arguments.get("draft_model") is not None:
             longest = longest or self._options.n_draft_max
-        return min(longest, max((n_ctx or 1 << 30) - 2, 1))
+        return longest
 
     def _has_model(self) -> bool:
         return vars(self).get("_open_model") is not None
@@ -221,6 +222,11 @@ class Attributes(Llama):
         if self._memory is None:
             raise UsageError("the model is closed or was loaded with vocab_only. Load it again.")
         return self._memory
+
+
+def _fitting(longest: int, n_ctx: int) -> int:
+    """Return the maximum draft length in a context of `n_ctx` tokens, 0: as the model was trained."""
+    return min(longest, max((n_ctx or 1 << 30) - 2, 1))
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:

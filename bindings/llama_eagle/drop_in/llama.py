@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import time
 import warnings
+import weakref
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
@@ -102,6 +103,8 @@ class EagleLlama(Completions, Closing):
             exact_mode.set_mode("strict")
         with callbacks.held(), with_llama_cpp_reason(self._has_model):
             super().__init__(fspath(model_path), **with_our_defaults(parent, given))
+        # The garbage collector would call `__del__` of model, context and self in any order.
+        weakref.finalize(self, self._stack.close).atexit = False
         try:
             self._show_templates(parent.get("chat_format"))
             if not parent.get("vocab_only"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -22,6 +24,19 @@ class Closing:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def free_with(owner: object, handle: ctypes.c_void_p, free: Callable[[ctypes.c_void_p], object]) -> None:
+    """Free a native object when `owner` is collected, or at exit. Its handle is null from then on.
+
+    The `__del__` of other objects may run later and still use `owner`: it has to check the handle.
+    """
+    weakref.finalize(owner, _free, handle, free)
+
+
+def _free(handle: ctypes.c_void_p, free: Callable[[ctypes.c_void_p], object]) -> None:
+    free(handle)
+    handle.value = None
 
 
 class OneThread:
