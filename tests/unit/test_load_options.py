@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 import pytest
+from llama_eagle.drop_in.answers.speculative import read_speculative
 from llama_eagle.drop_in.options import split_arguments
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import ConfigError, UsageError
 from llama_eagle.sessions.options import SPLIT_LAYER, SPLIT_NONE, LoadOptions, for_draft
 
 ROW = 2  # llama.cpp's number of another split
@@ -43,3 +44,11 @@ def test_layers_of_the_draft() -> None:
 def test_a_wrong_argument_is_named_with_the_wrong_part_of_a_list(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         split_arguments(given)
+
+
+@pytest.mark.parametrize(
+    "given", ["auto", 3, {"n_maximum": 3}, {"n_max": 9}, {"n_min": 5, "n_max": 4}, {"p_min": 1.0}, {"n_max": True}]
+)
+def test_wrong_limits_of_a_call_are_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Correct it\.$"):
+        read_speculative(given, 8)

@@ -16,7 +16,9 @@ from fixtures.tiny_gguf import write_draft, write_target
 from fuzz.gguf_file import MUTATIONS, File, Tensor, mutated, read, resized, text
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.errors import EagleError, InputError
+from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.pairing import require_models
+from llama_eagle.gguf.validate import require_vocabulary
 
 U32, F32, STRING, ARRAY = 4, 6, 8, 9
 NAN = float("nan")
@@ -186,6 +188,14 @@ def test_drafts(fault: str, files: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(file.encode())
     with pytest.raises(InputError, match=re.escape(message)):
         require_models(files[0], tmp_path / "bad.gguf")
+
+
+def test_a_vocabulary_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
+    file = read(files[0])
+    same_tokens(file)
+    (tmp_path / "bad.gguf").write_bytes(file.encode())
+    with pytest.raises(InputError, match="tokens contains a token twice"):
+        require_vocabulary(read_model(tmp_path / "bad.gguf")[1])
 
 
 @pytest.mark.parametrize("fault", TARGETS)
