@@ -26,7 +26,8 @@ import numpy as np
 from llama_eagle.convert.dtypes import STORAGE, encode, storage_bytes
 from llama_eagle.errors import ConversionError
 from llama_eagle.files import check_output, temporary_next_to, write_error
-from llama_eagle.gguf.header import SPLIT_ID, ArrayRef, Header
+from llama_eagle.gguf.header import SPLIT_ID, ArrayRef, Header, read_model
+from llama_eagle.gguf.validate import check_files
 
 ALIGNMENT: Final = 32
 PIECE: Final = 1 << 18  # elements per piece: fits into a core's cache, a multiple of every block size
@@ -262,7 +263,14 @@ def _check_keys(out: GGUFOutput, path: Path, check: KeyCheck) -> None:
         check(keys)
 
 
-def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float) -> list[Path]:
+def _require_sound(path: Path, cause: str) -> None:
+    """Raise ConversionError for a file that the engine refuses."""
+    for finding in check_files(read_model(path)[1], with_tokenizer=False):
+        if finding.level == "error":
+            raise ConversionError(f"{cause} describes a model that cannot run: {finding.message}")
+
+
+def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float, cause: str) -> list[Path]:
     shards = out.shards()
     final = _final_names(path, len(shards))
     check_output(path, round(out.n_bytes * (1 + more)))
@@ -271,6 +279,8 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float) 
         try:
             for number, tensors in enumerate(shards):
                 _write_shard(temporary[number], out.header(number, shards), tensors, pool, meter)
+            if cause and len(shards) == 1:
+                _require_sound(temporary[0], cause)
             for name, goal in zip(temporary, final, strict=True):
                 name.replace(goal)
         except OSError as error:
@@ -287,17 +297,18 @@ def gguf_output(
     progress: Progress | None = None,
     more: float = 0.0,
     check: KeyCheck | None = None,
+    cause: str = "",
 ) -> Iterator[GGUFOutput]:
     """Yield a GGUF file to describe; it is written when the block ends without an exception.
 
     split_max_size: bytes of tensor data per file; above it, files named NAME-00001-of-0000N.gguf are written. more:
-    additional room that the disk must have, as a share of this file. Raises ConversionError (bad source data) or
-    EnvironmentFailure (disk full, folder not writable); then no file is left, and an existing one of that name is
-    untouched.
+    additional room that the disk must have, as a share of this file. cause: subject of the error for a model that the
+    command `check` refuses; without it any is written. Raises ConversionError (bad source data) or EnvironmentFailure
+    (disk full, folder not writable); then no file is left, and an existing one of that name is untouched.
     """
     out = GGUFOutput(arch, split_max_size)
     check_output(Path(path))
     yield out
     if check is not None:
         _check_keys(out, Path(path), check)
-    out.written = _write(out, Path(path), progress, more)
+    out.written = _write(out, Path(path), progress, more, cause)

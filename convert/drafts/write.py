@@ -150,7 +150,7 @@ def write_draft(
         return declare(GGUFOutput(arch), options.outtype if is_direct(options.outtype) else "auto")
 
     def write(path: Path, outtype: str, more: float) -> DraftReport:
-        with gguf_output(path, arch=arch, progress=progress, more=more) as out:
+        with gguf_output(path, arch=arch, progress=progress, more=more, cause="its configuration") as out:
             return declare(out, outtype)
 
     report, quantized = write_as(output, options.outtype, write)

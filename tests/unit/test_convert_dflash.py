@@ -108,6 +108,9 @@ REFUSED: dict[str, tuple[DFlashSpec, str]] = {
         DFlashSpec(top={"use_sliding_window": True, "sliding_window": 8, "layer_types": []}),
         "layer_types",
     ),
+    "mask token beyond the vocabulary": (DFlashSpec(extra={"mask_token_id": 512}), "mask token is 512 of 512"),
+    "no mask token": (DFlashSpec(extra={"mask_token_id": None}), "mask token is None"),
+    "a block of one": (DFlashSpec(top={"block_size": 1}), "block_size is 1"),
     "no selector": (DFlashSpec("dflash2", extra={"selector_rank": None}), "unknown in this model|missing"),
 }
 

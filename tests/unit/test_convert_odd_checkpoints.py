@@ -64,6 +64,12 @@ def refuses(folder: Path, message: str, error: type[EagleError] = ConfigError) -
     assert not list(folder.parent.glob("*.gguf")) + list(folder.parent.glob(".*"))
 
 
+def test_a_model_that_check_refuses_is_not_written(copy: Callable[[str], Path]) -> None:
+    folder = copy("qwen3moe")
+    edit(folder, lambda config: config.update(num_experts_per_tok=99))
+    refuses(folder, "its configuration describes a model that cannot run: 99 of 4 experts", ConversionError)
+
+
 # --- config.json -------------------------------------------------------------------------------------------------
 
 

@@ -50,8 +50,11 @@ def require_vocabulary(files: list[Header]) -> None:
         raise InputError(f"{first.path}: {fault}. Convert or download it again.")
 
 
-def check_files(files: list[Header]) -> Iterator[Finding]:
-    """Yield all faults of a model, and remarkable facts. files: as returned by `read_model`."""
+def check_files(files: list[Header], *, with_tokenizer: bool = True) -> Iterator[Finding]:
+    """Yield all faults of a model, and remarkable facts. files: as returned by `read_model`.
+
+    with_tokenizer: check every token too, which takes most of the time.
+    """
     first = files[0]
     tensors = {name: tensor for file in files for name, tensor in file.tensors.items()}
     errors = [fault for file in files for fault in check_general(file)]
@@ -60,7 +63,7 @@ def check_files(files: list[Header]) -> Iterator[Finding]:
         kind = DRAFT_KINDS[first.architecture]
         errors.append(f"it is {kind} in {len(files)} files, which have to be one (llama-gguf-split --merge)")
     if not errors and is_model:
-        errors += _check_model(first, tensors)
+        errors += _check_model(first, tensors, with_tokenizer)
     yield from (Finding("error", error, str(first.path)) for error in errors)
     if not errors and is_model and first.architecture in FAMILIES:
         unknown = unknown_tensors(first, tensors)
@@ -73,9 +76,9 @@ def check_files(files: list[Header]) -> Iterator[Finding]:
             )
 
 
-def _check_model(first: Header, tensors: dict[str, TensorInfo]) -> list[str]:
+def _check_model(first: Header, tensors: dict[str, TensorInfo], with_tokenizer: bool) -> list[str]:
     prefix = f"{first.architecture}."
-    errors = [*check_keys(first, COMMON, prefix=prefix), *check_tokenizer(first)]
+    errors = [*check_keys(first, COMMON, prefix=prefix), *(check_tokenizer(first) if with_tokenizer else ())]
     if not errors:
         errors += _check_experts(first)
     if not errors and first.architecture == "eagle3":
