@@ -246,7 +246,9 @@ def test_an_answer_that_fills_its_context_keeps_its_end(tmp_path: Path) -> None:
         with serve("-m", target, *draft, "-c", 256, "-t", 1, "--parallel", 1) as server:
             prompts = [[40 + i % 5 for i in range(n)] for n in range(60, 120, 9)]
             given = [server.complete(prompt, 300, temperature=0, ignore_eos=True) for prompt in prompts]
-        keys = ("content", "tokens", "tokens_predicted", "stop_type", "truncated")
+            stop = given[0]["content"][150:152]
+            given.append(server.complete(prompts[0], 300, temperature=0, ignore_eos=True, stop=[stop]))
+        keys = ("content", "tokens", "tokens_predicted", "tokens_cached", "stop_type", "truncated")
         found.append([{key: answer[key] for key in keys} for answer in given])
-    assert found[0] == found[1] and found[0][0]["stop_type"] == "limit"
+    assert found[0] == found[1] and (found[0][0]["stop_type"], found[0][-1]["stop_type"]) == ("limit", "word")
     assert any(answer["timings"]["draft_n_accepted"] for answer in given)

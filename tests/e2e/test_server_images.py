@@ -5,6 +5,7 @@ What the drafts are is compared with a session's in tests/parity/test_image_sets
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.serving import Served, serve
+from fixtures.streams import whole
 from fixtures.vision_files import VisionFiles, make_vision_files, png, png_head, user
 
 pytestmark = pytest.mark.native
@@ -147,6 +149,31 @@ def test_bad_pictures_are_the_clients_fault(servers: Servers, name: str) -> None
     status, found = servers.drafting.post("/v1/chat/completions", {"messages": [user("a ", BAD[name])]})
     assert status == 400 and "100 million pixels" in found["error"]["message"]
     assert said(answer(servers.drafting, messages)) == expected
+
+
+def test_tools_may_answer_with_pictures(servers: Servers) -> None:
+    """The same prompt and text on every API; another picture is another text."""
+    texts = []
+    for seed in (0, 1):
+        data = base64.b64encode(png(seed, width=64, height=64)).decode()
+        url = f"data:image/png;base64,{data}"
+        source = {"type": "base64", "media_type": "image/png", "data": data}
+        use = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image", "source": source}]}
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": url}]}
+        picture = {"type": "image_url", "image_url": {"url": url}}
+        asked = {"role": "user", "content": "look"}
+        chat = [asked, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        chat.append({"role": "tool", "tool_call_id": "c", "content": [picture]})
+        items = [asked, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, output]
+        blocks = [asked, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        texts.append(said(answer(servers.plain, chat)))
+        body = {"messages": blocks, "max_tokens": 12, "temperature": 0}
+        assert whole(servers.plain, "/v1/messages", body) == texts[-1]
+        body = {"input": items, "max_output_tokens": 12, "temperature": 0}
+        assert whole(servers.plain, "/v1/responses", body) == texts[-1]
+    assert texts[0] != texts[1]
 
 
 def test_what_does_not_fit_is_refused_before_it_is_read(servers: Servers) -> None:

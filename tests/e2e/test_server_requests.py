@@ -140,6 +140,13 @@ def test_reasons_of_a_template_are_told(qwen: Served) -> None:
     assert status == 400 and "No user query found" in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/nothing", "/%ff%00"])
+def test_other_paths_are_named(qwen: Served, path: str) -> None:
+    status, answer = qwen.post(path, {})
+    reason = "not Ollama" if path.startswith("/api") else "OpenAI's APIs are below /v1"
+    assert status == 404 and reason in answer["error"]["message"]
+
+
 @pytest.mark.parametrize("content", ["", None])
 def test_an_empty_last_answer_keeps_its_header(server: Served, content: Any) -> None:
     prompts = []

@@ -59,6 +59,9 @@ def test_a_stream_begins_once(server: Served) -> None:
     chat = {**body_for("/v1/chat/completions", "a", 3, []), "grammar": 'root ::= "€"'}
     roles = [c["delta"].get("role") for e in events(server, "/v1/chat/completions", chat) for c in e["choices"]]
     assert roles[0] == "assistant" and roles.count("assistant") == 1
+    text = {**body_for("/v1/chat/completions", "a", 3, []), "grammar": 'root ::= "abc"'}
+    pieces = [c["delta"].get("content") for e in events(server, "/v1/chat/completions", text) for c in e["choices"]]
+    assert pieces[:2] == ["", "a"]  # as OpenAI: clients that add the first piece to a text would write "null"
 
 
 def test_streams_of_several_prompts_hold_no_null(server: Served) -> None:

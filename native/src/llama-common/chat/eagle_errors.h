@@ -1,6 +1,7 @@
 // Bodies of error responses in the form of each API, with the words that its clients look for.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -36,6 +37,15 @@ inline common_json eagle_messages_error(const common_json & error, int status) {
     return common_json{{"type", "error"}, {"error", detail}};
 }
 
+// Returns the message for a path that the server does not have.
+inline std::string eagle_no_path(const std::string & path) {
+    std::string name = "this server has no " + path.substr(0, 100);
+    std::replace_if(name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');  // may not be UTF-8
+    return path.compare(0, 5, "/api/") == 0
+               ? name + ": it is not Ollama. Choose an OpenAI-compatible provider with the base URL http://HOST:PORT/v1"
+               : name + ": OpenAI's APIs are below /v1, Anthropic's is /v1/messages";
+}
+
 // Returns the body of an error response in the form of the API at `path`. Other bodies remain. is_anthropic: true if
 // the request has a header of Anthropic's clients, which also list models.
 inline std::string eagle_error_body(const std::string & path, bool is_anthropic, int status, const std::string & body) {
@@ -47,6 +57,9 @@ inline std::string eagle_error_body(const std::string & path, bool is_anthropic,
                            path.find("/chat/completions") != std::string::npos ||
                            path.find("/responses") != std::string::npos;
     common_json & error = answer.at("error");
+    if (status == 404 && error.value("message", "") == "File Not Found") {
+        error["message"] = eagle_no_path(path);
+    }
     if (is_anthropic || path.find("/v1/messages") != std::string::npos) {
         return eagle_messages_error(error, status).dump();
     }

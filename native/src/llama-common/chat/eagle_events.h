@@ -410,3 +410,9 @@ inline common_chat_msg_diff eagle_text_difference(const std::string & text) {
     difference.content_delta = text;
     return difference;
 }
+
+// Returns the content of a stream's first piece, as OpenAI sends it: "" before text, null before anything else.
+inline common_json eagle_first_content(const std::vector<common_chat_msg_diff> & differences) {
+    const bool is_text = !differences.empty() && !differences.front().content_delta.empty();
+    return is_text ? common_json("") : common_json(nullptr);
+}
