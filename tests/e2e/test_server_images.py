@@ -164,7 +164,7 @@ def test_tools_may_answer_with_pictures(servers: Servers) -> None:
         output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": url}]}
         picture = {"type": "image_url", "image_url": {"url": url}}
         asked = {"role": "user", "content": "look"}
-        chat = [asked, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        chat: Messages = [asked, {"role": "assistant", "content": None, "tool_calls": [call]}]
         chat.append({"role": "tool", "tool_call_id": "c", "content": [picture]})
         items = [asked, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, output]
         blocks = [asked, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
