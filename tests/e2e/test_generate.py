@@ -208,8 +208,8 @@ def test_a_reader_that_goes_away_is_no_error(target: Path) -> None:
 
 
 def test_past_the_drafts_own_context_its_memory_slides(target: Path, draft: Path) -> None:
-    def run(*options: object) -> tuple[dict[str, Any], str]:
-        pair = ("-m", target, "-d", draft, "--raw", "-p", "abc", "-n", 400, "--temp", 0, "-t", 1, "--n-draft", 1)
+    def run(*options: object, prompt: str = "abc", n: int = 400) -> tuple[dict[str, Any], str]:
+        pair = ("-m", target, "-d", draft, "--raw", "-p", prompt, "-n", n, "--temp", 0, "-t", 1, "--n-draft", 1)
         done = llama_eagle("generate", *pair, *options, "--json")
         return done.json, done.stderr
 
@@ -217,6 +217,8 @@ def test_past_the_drafts_own_context_its_memory_slides(target: Path, draft: Path
     assert short["text"] == whole["text"]
     assert short["speculative"]["n_drafted"] > 0.9 * whole["speculative"]["n_drafted"]
     assert warned.count("it drafts from the last 64 tokens.") == 1 and "it drafts from" not in said
+    _, warned = run("--draft-ctx-size", 64, prompt="abc" * 40, n=8)  # during the prompt
+    assert warned.count("it drafts from the last 64 tokens.") == 1
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class PromptLookup(OwnDrafter):
         self._lib = library()
         self.lookup = ctypes.c_void_p()
         check(self._lib.eagle_lookup_new(1, n_gram, n_min, ctypes.byref(self.lookup)), "eagle_lookup_new")
-        free_with(self, self.lookup, _save_and_free)
+        free_with(self, self.lookup, self._lib.eagle_lookup_free)
 
     def open(self, path: str | Path, vocab: Any) -> None:
         """Read the texts of earlier processes from `path`, where `save` writes to. vocab: a llama_vocab pointer.
@@ -45,7 +45,12 @@ class PromptLookup(OwnDrafter):
 
     def save(self) -> None:
         """Add what was learned to the file of `open`, if there is one. A file that cannot be written is a warning."""
-        _save(self.lookup)
+        if not self.lookup:
+            return
+        try:
+            check(self._lib.eagle_lookup_save(self.lookup), "eagle_lookup_save")
+        except NativeError as error:
+            warnings.warn(f"{error}.", stacklevel=2)
 
     def begin(self, tokens: Sequence[int]) -> None:
         check(self._lib.eagle_lookup_begin(self.lookup, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_begin")
@@ -60,18 +65,3 @@ class PromptLookup(OwnDrafter):
 
     def accept(self, tokens: Sequence[int]) -> None:
         check(self._lib.eagle_lookup_extend(self.lookup, 0, as_tokens(tokens), len(tokens)), "eagle_lookup_extend")
-
-
-def _save(lookup: ctypes.c_void_p) -> None:
-    if not lookup:
-        return
-    try:
-        check(library().eagle_lookup_save(lookup), "eagle_lookup_save")
-    except NativeError as error:
-        warnings.warn(f"{error}.", stacklevel=3)
-
-
-def _save_and_free(lookup: ctypes.c_void_p) -> None:
-    """Free a look-up whose user has not saved it, as at the end of a program."""
-    _save(lookup)
-    library().eagle_lookup_free(lookup)

@@ -102,13 +102,13 @@ def generate(
         Sampler(options.sampling, tokenizer.n_vocab, tokenizer.vocab) as sampler,
         rejection_sampling(session, drafting, sampler) as own,
     ):
+        drafters = choose_drafters(session, drafting)  # before the prompt: they report a text that exceeds the draft
         start = time.perf_counter()
         text = TextMemory(session, tokenizer.n_vocab, CheckpointStore(0), pictures=pictures)
         text.on_progress = watch.on_prompt
         text.extend(prompt)
         sampler.prime(tokens_of_text)
         prompt_end, before = time.perf_counter(), session.timings
-        drafters = choose_drafters(session, drafting)
         drafter = drafters[0] if drafters else None
         if length is None:
             sampled = drafting.draft_sampling == "rejection"

@@ -27,11 +27,11 @@ class Closing:
 
 
 def free_with(owner: object, handle: ctypes.c_void_p, free: Callable[[ctypes.c_void_p], object]) -> None:
-    """Free a native object when `owner` is collected, or at exit. Its handle is null from then on.
+    """Free a native object when `owner` is collected. Its handle is null from then on.
 
-    The `__del__` of other objects may run later and still use `owner`: it has to check the handle.
+    The `__del__` of other objects may run later, also at exit, and still use `owner`: it has to check the handle.
     """
-    weakref.finalize(owner, _free, handle, free)
+    weakref.finalize(owner, _free, handle, free).atexit = False
 
 
 def _free(handle: ctypes.c_void_p, free: Callable[[ctypes.c_void_p], object]) -> None:
