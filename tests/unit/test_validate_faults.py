@@ -64,8 +64,8 @@ def alignment(file: File) -> None:
     key("general.alignment", 1)(file)
 
 
-def sections(first: int) -> Callable[[File], None]:
-    return numbers("rope.dimension_sections", first, 0, 0, 0)
+def sections(first: int, second: int = 0) -> Callable[[File], None]:
+    return numbers("rope.dimension_sections", first, second, 0, 0)
 
 
 def numbers(name: str, *values: int) -> Callable[[File], None]:
@@ -96,7 +96,7 @@ DRAFTS: dict[str, tuple[Callable[[File], None], str]] = {
     "no rotary dimensions": (key("rope.dimension_count", 0), "rope.dimension_count"),
     "odd rotary dimensions": (key("rope.dimension_count", 7), "7 rotary dimensions"),
     "rotation beyond the head": (key("rope.dimension_count", 64), "64 rotary dimensions"),
-    "wide sections of the rotation": (sections(100), "rotary sections of [100, 0, 0, 0]"),
+    "wide sections of the rotation": (sections(99, 1), "rotary sections of [99, 1, 0, 0]"),
     "sections that are no array": (key("rope.dimension_sections", 8), "not an array of four"),
     "heads that do not divide": (key("attention.head_count_kv", 3), "do not divide"),
     "no heads": (key("attention.head_count", 0), "attention.head_count is 0"),
@@ -152,7 +152,7 @@ BLOCKS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "I8 matrix": ("dflash", tensor("fc.weight", type_id=24), "fc.weight is I8"),
     "F16 norm of heads": ("dflash", tensor("blk.1.attn_q_norm.weight", type_id=1), "attn_q_norm.weight is F16"),
     "heads that do not divide": ("dflash", key("attention.head_count_kv", 3), "do not divide"),
-    "wide sections of the rotation": ("dflash", sections(100), "rotary sections of [100, 0, 0, 0]"),
+    "wide sections of the rotation": ("dflash", sections(99, 1), "rotary sections of [99, 1, 0, 0]"),
     "a foreign tensor": ("dflash", added("blk.0.attn_post_norm.weight", [64], 0), "do not belong to a draft"),
     "a short Markov head": ("dspark", tensor("markov_w2.weight", dims=[16, 100]), "markov_w2.weight has shape"),
     "groups that do not divide": ("dflash2", key("conv_group_size", 7), "groups of 7"),
