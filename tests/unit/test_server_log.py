@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
-from llama_eagle.serving.process import complaint
+from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.serving.process import _until_end, complaint
 
 
 @pytest.mark.parametrize(
@@ -26,3 +30,17 @@ from llama_eagle.serving.process import complaint
 def test_messages(text: str, message: str) -> None:
     assert complaint("W", text) == complaint("E", text) == message
     assert complaint("I", text) == ""
+
+
+@pytest.mark.parametrize(
+    "end, reason",
+    [
+        ("os.kill(os.getpid(), signal.SIGBUS)", "a file of the model was truncated"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed, perhaps for lack of memory"),
+        ("sys.exit(3)", "status 3: no reason given"),
+    ],
+)
+def test_an_end_without_a_word_has_a_reason(end: str, reason: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", f"import os, signal, sys; {end}"], text=True)
+    with pytest.raises(EnvironmentFailure, match=reason):
+        _until_end(process, lambda: "", "See --verbose.")

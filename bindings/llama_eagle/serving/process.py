@@ -42,6 +42,10 @@ _OF_A_REQUEST = re.compile(
     r"got exception: \{|cancel task|task id = \d+, error: |^unparsed .* output|^failed to parse grammar"
     r"|^need to evaluate at least 1 token|^n_past was set to|^unable to match sampler|^Wrong type supplied"
 )
+_REASONS = {  # why the program ended without a word, by signal
+    "SIGBUS": "a file of the model was truncated, or cannot be read any more",
+    "SIGKILL": "killed, perhaps for lack of memory",
+}
 # Complaints about arguments, which can only be those that `serve` passes through.
 _OF_ARGUMENTS = re.compile(
     r"(error: )?invalid argument: |error while handling argument|JSON schema error|the supplied chat template is not"
@@ -154,7 +158,9 @@ def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --ver
     code = process.wait()
     if _OF_ARGUMENTS.match(reason):
         return UsageError(f"{name} refuses its arguments: {reason}. Correct those after --.")
-    return EnvironmentFailure(f"{name} ended with status {code}: {reason or 'no reason given'}. {remedy}")
+    by_signal = next((each.name for each in signal.Signals if each == -code), "")
+    reason = reason or _REASONS.get(by_signal, "no reason given")
+    return EnvironmentFailure(f"{name} ended with status {code}: {reason}. {remedy}")
 
 
 def _follow(
