@@ -16,7 +16,12 @@ from llama_eagle.native import build, programs
 from llama_eagle.native.build import library_folder
 from llama_eagle.serving import process
 
-INFO = {"upstream_commit": "0c1e57098", "patch_hash": "ab", "abi_version": 4, "llama_cpp_python": "0.3.36"}
+INFO = {
+    "upstream_commit": "0c1e57098",
+    "patch_hash": "ab",
+    "abi_version": build.ABI_VERSION,
+    "llama_cpp_python": "0.3.36",
+}
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def test_sound(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"abi_version": 99}, "ABI version 99, these bindings need 4"),
+        ({"abi_version": 99}, f"ABI version 99, these bindings need {build.ABI_VERSION}"),
         ({"llama_cpp_python": "0.3.1"}, r"was built for 0\.3\.1. Install it: pip install llama-cpp-python==0\.3\.1"),
         ({"patch_hash": None, "abi_version": "x"}, "missing or incomplete"),
     ],
