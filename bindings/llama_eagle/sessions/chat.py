@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import POINTER, c_bool, c_char_p, c_int32, c_size_t, c_void_p
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 from llama_eagle.errors import EnvironmentFailure, NativeError, UsageError
 from llama_eagle.native.build import REBUILD, library_folder
 from llama_eagle.native.calls import ERR_ARGUMENT, OK, library
+from llama_eagle.native.closing import free_with
 
 LIBRARY_NAMES = ("libllama-common.so", "libllama-common.dylib", "libllama-common.dll", "llama-common.dll")
 FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
@@ -36,7 +36,7 @@ class Reply:
         self._handle = c_void_p()
         data = _json(request)
         found = json.loads(_call("eagle_reply_new", data, ctypes.byref(self._handle)))
-        weakref.finalize(self, _library().eagle_reply_free, self._handle)
+        free_with(self, self._handle, _library().eagle_reply_free)
         self.stops: list[str] = found["stops"]
         self.preserved_tokens: list[str] = found["preserved_tokens"]
 
