@@ -92,7 +92,7 @@ class AssistantConfig(Fields):
         if len(self.kinds) != self.n_layer or set(self.kinds) - set(_ROPE):
             raise ConfigError(f"{self.where}: layer_types must have one of {', '.join(_ROPE)} for each layer")
         self.layers = [self._layer(i, kind == "full_attention") for i, kind in enumerate(self.kinds)]
-        if len({(layer.is_full, layer.head) for layer in self.layers}) > 2:
+        if len({(layer.is_full, layer.head) for layer in self.layers}) > len(set(self.kinds)):
             raise ConfigError(f"{self.where}: layers of one kind have heads of different sizes")
 
     def _layer(self, i: int, is_full: bool) -> _Layer:

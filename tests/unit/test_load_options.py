@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from llama_eagle.cli.commands.bench import Pair
+from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drop_in.answers.speculative import read_speculative
 from llama_eagle.drop_in.options import split_arguments
 from llama_eagle.errors import ConfigError, UsageError
@@ -52,3 +55,9 @@ def test_a_wrong_argument_is_named_with_the_wrong_part_of_a_list(given: dict[str
 def test_wrong_limits_of_a_call_are_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"Correct it\.$"):
         read_speculative(given, 8)
+
+
+def test_auto_is_the_default_of_every_name_of_the_drafter() -> None:
+    options = split_arguments({"draft_path": "auto"})[0]
+    assert replace(options, draft="mtp").draft == "mtp"
+    assert (options.draft, Pair(draft="auto").draft, DraftingOptions("auto").draft) == (None, None, None)

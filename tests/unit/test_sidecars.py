@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import gguf
 import pytest
@@ -14,10 +15,11 @@ from fixtures.eagle3_checkpoints import DraftSpec, make_draft, make_target_gguf
 from fixtures.tiny_gguf import Variant, finish, write_draft, write_target
 from fixtures.upstream import source_folder
 from llama_eagle.convert.drafts import convert_draft
+from llama_eagle.drafting import price as price_module
 from llama_eagle.drafting.options import AUTO, LOOKUP, NONE, DraftingOptions
 from llama_eagle.drafting.price import Costs, keep, price
 from llama_eagle.drafting.resolve import resolve, without_lookup
-from llama_eagle.errors import InputError, UsageError
+from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.gguf import mtp, names, recurrent
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.names import FileName, read_name
@@ -92,6 +94,9 @@ def test_the_best_price_of_several_kinds(tmp_path: Path, monkeypatch: pytest.Mon
         keep(models["m"], models[name], Costs([0.9], row=0.0, token=0.01 * (name == "dflash")))
         draft, why = chosen()
         assert draft == str(files[name]) and f"{price(models['m'], models[name])} (" in why and "measured" in why
+    with monkeypatch.context() as patch:
+        patch.setattr(price_module, "cache_dir", Mock(side_effect=EnvironmentFailure("no home folder")))
+        assert chosen()[0] == MTP, "without a cache, prices are computed"
     files["eagle3"].touch()
     assert chosen()[0] == str(files["dflash"]), "measured with another file"
     files["dflash"].write_text("damaged")

@@ -11,6 +11,7 @@ from operator import mul
 from pathlib import Path
 
 from llama_eagle.drafting.options import DRAFT_VOCAB
+from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.files import cache_dir, write_whole
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS
@@ -56,7 +57,7 @@ def price(target: Sequence[Header], draft: Sequence[Header] | None = None) -> Pr
 
     It is measured if `check --measure` has measured these files on this CPU.
     """
-    measured = _read(_file(target, draft))
+    measured = _read(target, draft)
     costs = measured or _computed(target, draft)
     if costs is None:
         return None
@@ -65,7 +66,7 @@ def price(target: Sequence[Header], draft: Sequence[Header] | None = None) -> Pr
 
 
 def keep(target: Sequence[Header], draft: Sequence[Header] | None, costs: Costs) -> None:
-    """Keep measured costs in the cache. Raises `EnvironmentFailure` if it cannot be written."""
+    """Keep measured costs in the cache. Raises `EnvironmentFailure` or `OSError` if it cannot be written."""
     file = _file(target, draft)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, lambda path: path.write_text(json.dumps(asdict(costs)), "utf-8"))
@@ -86,13 +87,13 @@ def _computed(target: Sequence[Header], draft: Sequence[Header] | None) -> Costs
     return Costs(accepted, ROW, 0.0, share) if drafts_blocks(draft) else Costs(accepted, ROW, share)
 
 
-def _read(file: Path) -> Costs | None:
+def _read(target: Sequence[Header], draft: Sequence[Header] | None) -> Costs | None:
     try:
-        found = json.loads(file.read_bytes())
+        found = json.loads(_file(target, draft).read_bytes())
         numbers = [float(found[name]) for name in ("row", "token", "block")]
         return Costs([float(rate) for rate in found["accepted"]] or [0.0], *numbers)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # not measured, or damaged
+    except (EnvironmentFailure, OSError, ValueError, KeyError, TypeError):
+        return None  # no cache, not measured, or damaged
 
 
 def _file(target: Sequence[Header], draft: Sequence[Header] | None) -> Path:

@@ -26,6 +26,7 @@ from llama_cpp import Llama, LlamaState  # noqa: E402
 from llama_cpp.llama_tokenizer import LlamaTokenizer  # noqa: E402
 
 from llama_eagle.drafting.choose import choose_drafters, combine, expected_times, save_lookups  # noqa: E402
+from llama_eagle.drafting.lookup import PromptLookup  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
 from llama_eagle.drop_in.answers import embeddings  # noqa: E402
 from llama_eagle.drop_in.answers.types import GENERATION  # noqa: E402
@@ -131,7 +132,8 @@ class EagleLlama(Completions, Closing):
         if self._session.draft_notice:
             warnings.warn(self._session.draft_notice, stacklevel=4)
         self._drafters = choose_drafters(self._session, options, self.draft_model)
-        self._stack.callback(save_lookups, self._drafters)
+        lookups = [each for each in self._drafters if isinstance(each, PromptLookup)]  # a given drafter may hold self
+        self._stack.callback(save_lookups, lookups)
         self.set_n_draft(options.n_draft if n_draft_max else "auto")
         store = CheckpointStore(options.checkpoint_mib << 20 if recurrent else 0)
         pictures = self._open_pictures(int(given.get("n_gpu_layers", 0)))

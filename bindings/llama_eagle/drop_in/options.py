@@ -14,7 +14,7 @@ from typing import Any
 from llama_cpp import Llama
 
 from llama_eagle.arguments import CALLABLE, PATH, WHOLE, Types, allowed
-from llama_eagle.drafting.options import NONE, DraftingOptions
+from llama_eagle.drafting.options import AUTO, NONE, DraftingOptions
 from llama_eagle.drafting.resolve import Choice, resolve, without_effect, without_lookup
 from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.header import Header, Source, read_model
@@ -77,6 +77,8 @@ class EagleOptions(DraftingOptions):
     on_progress: Callable[[str, float], None] | None = None
 
     def __post_init__(self) -> None:
+        if self.draft_path == AUTO:
+            object.__setattr__(self, "draft_path", None)
         if self.draft_path is not None:
             if self.draft is not None and self.draft != self.draft_path:
                 raise UsageError("draft and draft_path are the same option. Leave one out.")

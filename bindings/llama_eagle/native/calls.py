@@ -340,7 +340,7 @@ def _check_dependencies(lib: ctypes.CDLL) -> None:
         place = _Place()
         process.dladdr(ctypes.cast(getattr(lib, name), c_void_p), ctypes.byref(place))
         file = Path(os.fsdecode(place.file or b""))
-        if file.resolve().parent != library_folder():
+        if library_folder() not in (file.parent.resolve(), file.resolve().parent):  # our files may be links
             raise EnvironmentFailure(
                 f"{file} is loaded in place of {library_folder() / file.name}. Unset LD_LIBRARY_PATH, or import "
                 "llama_eagle before the package that loads it."

@@ -22,7 +22,7 @@ from llama_eagle.cli.options import (
     drafting_option,
     read_vocab,
 )
-from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
+from llama_eagle.drafting.options import AUTO, DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.files import cache_dir
 from llama_eagle.native.limits import LONGEST, read_number
@@ -86,6 +86,10 @@ class Pair:
             "continues it.",
         ),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.draft == AUTO:
+            object.__setattr__(self, "draft", None)
 
     @property
     def drafter(self) -> str:

@@ -11,7 +11,8 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.options import GpuLayers, Json, Threads
-from llama_eagle.errors import CHECK_FAILED, UsageError
+from llama_eagle.errors import CHECK_FAILED, EnvironmentFailure, UsageError
+from llama_eagle.sessions.options import MTP
 
 if TYPE_CHECKING:
     from llama_eagle.drafting.price import Costs, Price
@@ -73,7 +74,8 @@ def check(
     models = [read_model(path)[1] for path in (target, draft) if path is not None and not problems]
     damage = _damage([file for files in models for file in files]) if measure and models else []
     problems += [(Path(file), text) for file, text in _summaries(damage)]
-    acceptance = _acceptance(target, draft, threads, n_gpu_layers) if measure and not problems else None
+    drafter = draft or (MTP if not problems and report.target["mtp_head"] else None)
+    acceptance = _acceptance(target, drafter, threads, n_gpu_layers) if measure and not problems else None
     cost = _price(models, report) if not problems else None
     if acceptance is not None and acceptance["problem"] is not None:
         problems.append((draft or target, acceptance["problem"]))
@@ -135,7 +137,7 @@ def _price(models: list[list[Header]], report: CheckReport) -> Price | None:
     return price(*models) if len(models) > 1 or report.target["mtp_head"] else None
 
 
-def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: int) -> dict[str, Any] | None:
+def _acceptance(target: Path, draft: Path | str | None, threads: int, n_gpu_layers: int) -> dict[str, Any] | None:
     """Measure drafting on a short text, and keep the draft's price on the CPU; return None without a drafter."""
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.price import drafts_blocks, keep
@@ -159,7 +161,10 @@ def _acceptance(target: Path, draft: Path | None, threads: int, n_gpu_layers: in
     assert result.speculative is not None
     if result.plain_ms and not n_gpu_layers and result.speculative.n_drafted:
         draft_files = files[1] if len(files) > 1 else None
-        keep(files[0], draft_files, _costs(result.speculative, result.plain_ms, drafts_blocks(draft_files)))
+        try:
+            keep(files[0], draft_files, _costs(result.speculative, result.plain_ms, drafts_blocks(draft_files)))
+        except (EnvironmentFailure, OSError) as error:
+            console.warn(f"the price is not kept in the cache: {error}")
     return {
         **result.speculative.as_dict(),
         "summary": str(result.speculative),
