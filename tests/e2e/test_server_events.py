@@ -20,7 +20,12 @@ RESPONSE = {
     "input": QUESTION, "temperature": 0, "tools": [{"type": "function", "name": "weather", "parameters": CITY}],
     "metadata": {"run": "7"}, "parallel_tool_calls": False,
 }  # fmt: skip
-MESSAGE = {"messages": QUESTION, "max_tokens": 100, "tools": [{"name": "weather", "input_schema": CITY}]}
+MESSAGE = {
+    "messages": QUESTION,
+    "max_tokens": 100,
+    "temperature": 0,
+    "tools": [{"name": "weather", "input_schema": CITY}],
+}
 OPENAI = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 
 
