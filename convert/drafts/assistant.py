@@ -14,7 +14,7 @@ from llama_eagle.convert import rows
 from llama_eagle.convert.drafts.family import DROPPED, canonical, match
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport
 from llama_eagle.convert.drafts.target import Target
-from llama_eagle.convert.drafts.write import add_tensor, dropped_rows, write_draft
+from llama_eagle.convert.drafts.write import add_tensor, draft_report, dropped_rows, write_draft
 from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.coded import read_scheme
@@ -222,12 +222,9 @@ def _declare(out: GGUFOutput, draft: _Draft, outtype: str) -> DraftReport:
         out.key(f"{ASSISTANT}.{name}", value)
     target.write_tokenizer(out)
     table = [add_tensor(out, draft.weights, tensor, outtype) for tensor in draft.plan.tensors]
-    return DraftReport(
-        source=checkpoint.source,
-        revision=checkpoint.revision,
-        target=target.name,
-        target_architecture=target.architecture,
-        output=None,
+    return draft_report(
+        checkpoint,
+        target,
         producer="Gemma 4 assistant",
         evidence=[f"architecture {draft.config.root.texts('architectures')[0]}"],
         layout="stock",

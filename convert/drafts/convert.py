@@ -14,7 +14,7 @@ from llama_eagle.convert.drafts.producers import looks_like_draft
 from llama_eagle.convert.drafts.reader import Draft, read_draft
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target, open_target
-from llama_eagle.convert.drafts.write import add_keys, add_tensors, extended_because, write_draft
+from llama_eagle.convert.drafts.write import add_keys, add_tensors, draft_report, extended_because, write_draft
 from llama_eagle.convert.foreign import refuse_foreign
 from llama_eagle.convert.quantized import check_quantizer
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
@@ -89,7 +89,7 @@ class _Job:
         return self._report(add_tensors(out, self.draft, self.target, outtype), out.n_bytes)
 
     def _report(self, rows: list[TensorRow], n_bytes: int) -> DraftReport:
-        draft, checkpoint, target, options = self.draft, self.checkpoint, self.target, self.options
+        draft, options = self.draft, self.options
         because = extended_because(draft)
         warnings = list(draft.warnings)
         if because:
@@ -100,12 +100,9 @@ class _Job:
                 f"f16 instead of q8_0, because rows are not a multiple of 32: {', '.join(map(str, fallen))}"
             )
         flags, rope = draft.flags, draft.rope
-        return DraftReport(
-            source=checkpoint.source,
-            revision=checkpoint.revision,
-            target=target.name,
-            target_architecture=target.architecture,
-            output=None,
+        return draft_report(
+            self.checkpoint,
+            self.target,
             producer=draft.producer.name,
             evidence=list(draft.producer.evidence),
             layout="extended" if because else "stock",

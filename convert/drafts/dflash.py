@@ -15,7 +15,7 @@ from llama_eagle.convert.drafts.family import ABSOLUTE_IDS, DROPPED, canonical, 
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import map_vocabulary
-from llama_eagle.convert.drafts.write import add_tensor, dropped_rows, write_draft
+from llama_eagle.convert.drafts.write import add_tensor, draft_report, dropped_rows, write_draft
 from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.coded import read_scheme
@@ -163,12 +163,9 @@ def _declare(out: GGUFOutput, draft: _Draft, outtype: str) -> DraftReport:
 
 def _report(draft: _Draft, table: list[TensorRow], n_bytes: int) -> DraftReport:
     config = draft.config
-    return DraftReport(
-        source=draft.checkpoint.source,
-        revision=draft.checkpoint.revision,
-        target=draft.target.name,
-        target_architecture=draft.target.architecture,
-        output=None,
+    return draft_report(
+        draft.checkpoint,
+        draft.target,
         producer=config.kind,
         evidence=[f"architecture {config.architecture}"],
         layout="stock",

@@ -138,6 +138,18 @@ def _shared_head(draft: Draft, target: Target, ids: np.ndarray) -> Planned:
     return Planned("output.weight", shape, pieces, note="rows of the target's head, by --share-head")
 
 
+def draft_report(checkpoint: Checkpoint, target: Target, **more: Any) -> DraftReport:
+    """Return the report of a draft that is not written yet. more: the other fields."""
+    return DraftReport(
+        source=checkpoint.source,
+        revision=checkpoint.revision,
+        target=target.name,
+        target_architecture=target.architecture,
+        output=None,
+        **more,
+    )
+
+
 def write_draft(
     declare: Callable[[GGUFOutput, str], DraftReport],
     arch: str,

@@ -189,9 +189,16 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     tokenizer = read_tokenizer(checkpoint, model.dims["vocab"], pre=options.pre, force=options.force_tokenizer)
     text = options.calibration
     vocabulary = calibration.draft_vocabulary(checkpoint, tokenizer, text) if text else []
-    arch, check = conversion.arch, _tokenizer_check(checkpoint, tokenizer, options)
-    settings = {"split_max_size": options.split_max_size, "progress": options.progress, "more": more, "check": check}
-    with gguf_output(output, arch=arch, cause=f"{checkpoint.source}: its configuration", **settings) as out:
+    arch = conversion.arch
+    with gguf_output(
+        output,
+        arch=arch,
+        split_max_size=options.split_max_size,
+        progress=options.progress,
+        more=more,
+        check=_tokenizer_check(checkpoint, tokenizer, options),
+        cause=f"{checkpoint.source}: its configuration",
+    ) as out:
         write_general(out, checkpoint, model.plan.tensors, outtype, name=options.name)
         _write_keys(out, model)
         if (pooling := pooling_type(checkpoint)) is not None:

@@ -15,7 +15,7 @@ from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.files import cache_dir, write_whole
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS
-from llama_eagle.gguf.pairing import draft_shares
+from llama_eagle.gguf.pairing import draft_shares, drafts_blocks
 from llama_eagle.native.processor.detect import cpu_name
 
 LENGTHS = range(1, 9)  # of drafts
@@ -72,11 +72,6 @@ def keep(target: Sequence[Header], draft: Sequence[Header] | None, costs: Costs)
     write_whole(file, lambda path: path.write_text(json.dumps(asdict(costs)), "utf-8"))
 
 
-def drafts_blocks(draft: Sequence[Header] | None) -> bool:
-    """Return True for a draft that proposes all tokens of a round in one pass."""
-    return draft is not None and draft[0].architecture == "dflash"
-
-
 def _computed(target: Sequence[Header], draft: Sequence[Header] | None) -> Costs | None:
     shares = draft_shares(target, draft)
     if not shares:
@@ -84,7 +79,8 @@ def _computed(target: Sequence[Header], draft: Sequence[Header] | None) -> Costs
     share = shares.get(str(DRAFT_VOCAB), shares["all"])
     is_head = draft is None or draft[0].architecture not in DRAFT_KINDS or draft[0].architecture == ASSISTANT
     accepted = [ACCEPTED_OF_HEAD if is_head else ACCEPTED]
-    return Costs(accepted, ROW, 0.0, share) if drafts_blocks(draft) else Costs(accepted, ROW, share)
+    is_block = draft is not None and drafts_blocks(draft[0])
+    return Costs(accepted, ROW, 0.0, share) if is_block else Costs(accepted, ROW, share)
 
 
 def _read(target: Sequence[Header], draft: Sequence[Header] | None) -> Costs | None:

@@ -132,12 +132,11 @@ def _cheapest(target: list[Header], drafts: list[Sidecar], options: Options) -> 
     found: list[Sidecar | None] = [*([None] if mtp.has_head(target) else []), *drafts]
     if len(found) == 1:
         return _choice(target, found[0], options, REMEDY)
-    prices = {id(each): price(target, each.files if each else None) for each in found}
-    speed = lambda each: 0.0 if (known := prices[id(each)]) is None else known.speed  # noqa: E731
-    best = max(found, key=speed)  # the first of equal ones
-    others = ", ".join(_priced(each, prices[id(each)]) for each in found if each is not best)
-    own = str(prices[id(best)] or "unknown")
-    return _choice(target, best, options, f"{REMEDY}; its price is the best of {len(found)}: {own} ({others})")
+    priced = [(each, price(target, each.files if each else None)) for each in found]
+    best, own = max(priced, key=lambda pair: pair[1].speed if pair[1] else 0.0)  # the first of equal ones
+    others = ", ".join(_priced(each, cost) for each, cost in priced if each is not best)
+    remark = f"its price is the best of {len(found)}: {own or 'unknown'} ({others})"
+    return _choice(target, best, options, f"{REMEDY}; {remark}")
 
 
 def _priced(draft: Sidecar | None, cost: Price | None) -> str:

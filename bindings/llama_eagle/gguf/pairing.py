@@ -301,6 +301,11 @@ def draft_shares(target: Sequence[Header], draft: Sequence[Header] | None) -> di
     return {name: round((body + head_bytes * n / n_rows) / whole, 4) for name, n in rows.items()}
 
 
+def drafts_blocks(draft: Header) -> bool:
+    """Return True for a draft that proposes all tokens of a round in one pass."""
+    return draft.architecture == "dflash"
+
+
 def _draft_facts(target_files: list[Header], draft_files: list[Header]) -> dict[str, Any]:
     draft = draft_files[0]
     d2t = draft.tensors.get("d2t")
@@ -316,6 +321,6 @@ def _draft_facts(target_files: list[Header], draft_files: list[Header]) -> dict[
         "layer_ids": draft.arch_key("target_layers"),
         "layer_ids_source": draft.arch_key("target_layers_source"),
         "n_bytes": sum(file.file_size for file in draft_files),
-        "drafts_blocks": draft.architecture == "dflash",
+        "drafts_blocks": drafts_blocks(draft),
         "step_share": draft_shares(target_files, draft_files) or None,
     }

@@ -140,29 +140,31 @@ def _price(models: list[list[Header]], report: CheckReport) -> Price | None:
 def _acceptance(target: Path, draft: Path | str | None, threads: int, n_gpu_layers: int) -> dict[str, Any] | None:
     """Measure drafting on a short text, and keep the draft's price on the CPU; return None without a drafter."""
     from llama_eagle.drafting.options import DraftingOptions
-    from llama_eagle.drafting.price import drafts_blocks, keep
+    from llama_eagle.drafting.price import keep
     from llama_eagle.drafting.resolve import resolve
     from llama_eagle.generation.generate import Watch
     from llama_eagle.generation.run import Run, decode
     from llama_eagle.generation.stats import unaccepted
     from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.pairing import drafts_blocks
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import LoadOptions, PairOptions
     from llama_eagle.sessions.text import Tokenizer
 
     choice = resolve(str(target), DraftingOptions(draft=draft, n_draft=N_DRAFT, lookup=False))
-    files = [read_model(each)[1] for each in (target, choice.options.draft_file) if each is not None]
     if choice.options.model is None:
         console.note(f"no acceptance rate: {choice.why}")
         return None
+    target_files = read_model(choice.target)[1]
+    files = read_model(choice.draft)[1] if choice.draft and choice.options.draft_file else None
     with ModelPair(PairOptions(choice.target, choice.draft, LoadOptions(n_gpu_layers))) as pair:
         prompt = Tokenizer(pair.target).encode(MEASURED)
         result = decode(pair, prompt, Run(N_MEASURED, threads), choice.options, watch=Watch(compare=True))
     assert result.speculative is not None
     if result.plain_ms and not n_gpu_layers and result.speculative.n_drafted:
-        draft_files = files[1] if len(files) > 1 else None
+        is_block = files is not None and drafts_blocks(files[0])
         try:
-            keep(files[0], draft_files, _costs(result.speculative, result.plain_ms, drafts_blocks(draft_files)))
+            keep(target_files, files, _costs(result.speculative, result.plain_ms, is_block))
         except (EnvironmentFailure, OSError) as error:
             console.warn(f"the price is not kept in the cache: {error}")
     return {
