@@ -26,7 +26,7 @@ import numpy as np
 from llama_eagle.convert.dtypes import STORAGE, encode, storage_bytes
 from llama_eagle.errors import ConversionError
 from llama_eagle.files import check_output, temporary_next_to, write_error
-from llama_eagle.gguf.header import SPLIT_ID, ArrayRef, Header, read_model
+from llama_eagle.gguf.header import SPLIT_ID, ArrayRef, Header, read_header
 from llama_eagle.gguf.validate import check_files
 
 ALIGNMENT: Final = 32
@@ -263,9 +263,9 @@ def _check_keys(out: GGUFOutput, path: Path, check: KeyCheck) -> None:
         check(keys)
 
 
-def _require_sound(path: Path, cause: str) -> None:
-    """Raise ConversionError for a file that the engine refuses."""
-    for finding in check_files(read_model(path)[1], with_tokenizer=False):
+def _require_sound(files: list[Path], cause: str) -> None:
+    """Raise ConversionError for a model that the engine refuses. files: all of its files."""
+    for finding in check_files([read_header(file) for file in files], with_tokenizer=False):
         if finding.level == "error":
             raise ConversionError(f"{cause} describes a model that cannot run: {finding.message}")
 
@@ -279,8 +279,8 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float, 
         try:
             for number, tensors in enumerate(shards):
                 _write_shard(temporary[number], out.header(number, shards), tensors, pool, meter)
-            if cause and len(shards) == 1:
-                _require_sound(temporary[0], cause)
+            if cause:
+                _require_sound(temporary, cause)
             for name, goal in zip(temporary, final, strict=True):
                 name.replace(goal)
         except OSError as error:

@@ -57,17 +57,19 @@ def read(folder: Path, outtype: str = "bf16") -> tuple[dict[str, Any], dict[str,
     return keys, {tensor.name: tensor for tensor in reader.tensors}
 
 
-def refuses(folder: Path, message: str, error: type[EagleError] = ConfigError) -> None:
+def refuses(folder: Path, message: str, error: type[EagleError] = ConfigError, **options: Any) -> None:
     with pytest.raises(error, match=message) as caught:
-        convert_target(folder, folder.parent / "out.gguf", TargetOptions(outtype="bf16"))
+        convert_target(folder, folder.parent / "out.gguf", TargetOptions(outtype="bf16", **options))
     assert "\n" not in str(caught.value)
     assert not list(folder.parent.glob("*.gguf")) + list(folder.parent.glob(".*"))
 
 
-def test_a_model_that_check_refuses_is_not_written(copy: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("split_max_size", [0, 100_000])
+def test_a_model_that_check_refuses_is_not_written(split_max_size: int, copy: Callable[[str], Path]) -> None:
     folder = copy("qwen3moe")
     edit(folder, lambda config: config.update(num_experts_per_tok=99))
-    refuses(folder, "its configuration describes a model that cannot run: 99 of 4 experts", ConversionError)
+    message = "its configuration describes a model that cannot run: 99 of 4 experts"
+    refuses(folder, message, ConversionError, split_max_size=split_max_size)
 
 
 # --- config.json -------------------------------------------------------------------------------------------------
