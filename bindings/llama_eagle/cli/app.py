@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -88,6 +89,13 @@ def command() -> Any:
     """Return the click command of `llama-eagle`, with the defaults of the user's configuration file."""
     from llama_eagle.cli.config import read_defaults
 
+    root = _root_command()
+    root.context_settings["default_map"] = read_defaults(root.commands)
+    return root
+
+
+@cache
+def _root_command() -> Any:
     app = typer.Typer(
         help=ABOUT,
         rich_markup_mode=None,
@@ -97,9 +105,7 @@ def command() -> Any:
     for name, (function, example) in COMMANDS.items():
         app.command(name, cls=Command, epilog=f"Example: {example}")(_with_metavars(function))
     app.callback()(_root)
-    root: Any = typer.main.get_command(app)
-    root.context_settings["default_map"] = read_defaults(root.commands)
-    return root
+    return typer.main.get_command(app)
 
 
 def _with_metavars(function: Callable[..., None]) -> Callable[..., None]:
