@@ -19,6 +19,7 @@ from llama_eagle.gguf.rotation import QWEN3VL_SECTIONS, unassigned_pairs
 DEFAULT_BASE = 10000.0  # hard-coded in the trainers of drafts
 _SIBLINGS = ("rope_theta", "partial_rotary_factor")
 _LENGTH = "original_max_position_embeddings"
+_UNROTATED = 1e30  # divisor of the frequency of a pair that is not rotated
 
 
 def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, list[str]]:
@@ -35,9 +36,10 @@ def parameters(config: Fields, prefer: str = "full_attention") -> tuple[Fields, 
     per_type = {kind: v for kind in ("full_attention", "sliding_attention") if (v := found.child(kind))}
     warnings = []
     if per_type:
-        own = next(iter(config.texts("layer_types")), "")
+        kinds = config.texts("layer_types")
+        own = next(iter(kinds), "")
         kind = next(kind for kind in (own, prefer, *per_type) if kind in per_type)
-        if len({str(sorted(each.data.items())) for each in per_type.values()}) > 1:
+        if set(kinds) != {kind} and len({str(sorted(each.data.items())) for each in per_type.values()}) > 1:
             warnings.append(f"RoPE differs between layer types; that of {kind} is used")
         found = per_type[kind]
     siblings = {name: config.get(name) for name in _SIBLINGS if config.get(name) is not None}
@@ -88,6 +90,19 @@ def llama3_factors(params: Fields, n_rot: int, precision: type[np.floating] = np
     turns = n_orig * (precision(1) / precision(base) ** exponents).astype(np.float64) / (2 * math.pi)
     kept = np.clip((turns - low) / (high - low), 0, 1)
     return (1 / ((1 - kept) / factor + kept)).astype(np.float32)
+
+
+def proportional_factors(params: Fields, head: int) -> np.ndarray:
+    """Return divisors of the rotary frequencies of Gemma 4's layers without a window, [head / 2].
+
+    The frequencies are those of a whole head, and a part of its pairs is rotated.
+    """
+    part = params.number("partial_rotary_factor")
+    n_pairs = int((1.0 if part is None else part) * head // 2)
+    if not 0 < n_pairs <= head // 2:
+        raise ConfigError(f"{params.where}: partial_rotary_factor is {part}, expected a number from 0 to 1")
+    params.require("factor", 1)
+    return np.where(np.arange(head // 2) < n_pairs, 1, _UNROTATED).astype(np.float32)
 
 
 def linear_keys(params: Fields) -> dict[str, Any]:
@@ -162,10 +177,10 @@ def draft_rope(layer: Fields, head_dim: int, n_ctx: int, base: float | None = No
         warnings.append(f"no RoPE base in config.json: {DEFAULT_BASE:g}, which the trainers hard-code")
     if base <= 1:
         raise ConfigError(f"{layer.where}: rope_theta is {base:g}, expected a number above 1")
-    n_rot = rotated(params, head_dim)
+    kind = params.text("rope_type") or "default"
+    n_rot = head_dim if kind == "proportional" else rotated(params, head_dim)
     if n_rot != head_dim:
         warnings.append(f"{n_rot} of {head_dim} values of a head are rotated (partial_rotary_factor), as vLLM does")
-    kind = params.text("rope_type") or "default"
     if kind == "dynamic":
         warnings.append(f"dynamic RoPE scaling begins beyond {n_ctx} tokens; the GGUF describes it up to there")
     keys, factors = _draft_scaling(Fields({**params.data, "rope_theta": base}, params.where), kind, n_rot)
@@ -222,10 +237,11 @@ def _draft_sections(params: Fields, n_rot: int) -> dict[str, Any]:
 def _draft_scaling(params: Fields, kind: str, n_rot: int) -> tuple[dict[str, Any], np.ndarray | None]:
     if kind in ("default", "mrope", "none", "dynamic"):
         return {}, None
+    if kind == "proportional":
+        return {}, proportional_factors(params, n_rot)
     if kind not in ("linear", "llama3", "yarn"):
-        raise ConfigError(
-            f"{params.where}: RoPE type {kind!r} is not supported (default, linear, dynamic, llama3, yarn)"
-        )
+        known = "default, linear, dynamic, llama3, yarn, proportional"
+        raise ConfigError(f"{params.where}: RoPE type {kind!r} is not supported ({known})")
     _factor(params)
     if kind == "linear":
         return linear_keys(params), None

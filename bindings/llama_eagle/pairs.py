@@ -49,6 +49,7 @@ QWEN_NEXT, CODER_NEXT = "Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3-Coder-Ne
 LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.3-70B-Instruct"
 R1_LLAMA = "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"
 GPT_20B, GPT_120B = "openai/gpt-oss-20b", "openai/gpt-oss-120b"
+GEMMA_12B = "google/gemma-4-12B-it"
 GEMMA_26B, GEMMA_31B = "google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it"
 
 PAIRS = (
@@ -87,6 +88,8 @@ PAIRS = (
     KnownPair(GPT_20B, "z-lab/gpt-oss-20b-DFlash", "z-lab", 0.8, DFLASH),
     KnownPair(GPT_120B, "RedHatAI/gpt-oss-120b-speculator.eagle3", "speculators"),
     KnownPair(GPT_120B, "z-lab/gpt-oss-120b-DFlash", "z-lab", 0.8, DFLASH),
+    KnownPair(GEMMA_12B, "deepseek-ai/eagle3_gemma4_12b_ttt7", "DeepSpec", licence="see its page"),
+    KnownPair(GEMMA_12B, "BCCard/MoAI-gemma-4-12B-it-speculator.eagle3", "speculators", licence="see its page"),
     KnownPair(GEMMA_26B, "RedHatAI/gemma-4-26B-A4B-it-speculator.eagle3", "speculators", licence="see its page"),
     KnownPair(GEMMA_31B, "RedHatAI/gemma-4-31B-it-speculator.eagle3", "speculators", 2.0, licence="see its page"),
     KnownPair(GEMMA_31B, "z-lab/gemma-4-31B-it-DFlash", "z-lab", 2.0, DFLASH, licence="see its page"),

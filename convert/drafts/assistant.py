@@ -16,6 +16,7 @@ from llama_eagle.convert.drafts.report import DraftOptions, DraftReport
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.write import add_tensor, draft_report, dropped_rows, write_draft
 from llama_eagle.convert.general import stored_outtype, write_general
+from llama_eagle.convert.rope import proportional_factors
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.coded import read_scheme
 from llama_eagle.convert.source.config import Fields, key_value_heads
@@ -27,7 +28,6 @@ from llama_eagle.gguf.names import ASSISTANT
 
 NAMES = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
 _GLOBAL_HEAD = 512  # transformers' default of global_head_dim
-_UNROTATED = 1e30  # divisor of the frequency of a pair that is not rotated
 _ROPE: dict[str, dict[str, Any]] = {  # transformers' defaults
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
@@ -138,12 +138,7 @@ class AssistantConfig(Fields):
 
     def factors(self) -> np.ndarray:
         """Return the divisors of the frequencies of layers without a window, [head / 2]."""
-        rope, head = self.rope("full_attention"), self.head(True)
-        part = rope.number("partial_rotary_factor")
-        n_pairs = int((1.0 if part is None else part) * head // 2)
-        if not 0 < n_pairs <= head // 2:
-            raise ConfigError(f"{rope.where}: partial_rotary_factor is {part}, expected a number from 0 to 1")
-        return np.where(np.arange(head // 2) < n_pairs, 1, _UNROTATED).astype(np.float32)
+        return proportional_factors(self.rope("full_attention"), self.head(True))
 
     def keys(self) -> dict[str, Any]:
         """Return the keys without the architecture's prefix."""

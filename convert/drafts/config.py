@@ -86,6 +86,7 @@ class DraftConfig:
     ids_top: list[int] | None  # LAYER_KEYS at the top level
     ids_nested: list[int] | None  # the same in eagle_config
     logit_scale: float
+    logit_softcap: float | None
 
 
 def read_config(data: dict[str, Any]) -> DraftConfig:
@@ -113,6 +114,7 @@ def read_config(data: dict[str, Any]) -> DraftConfig:
         ids_top=_layer_ids(raw),
         ids_nested=_layer_ids(nested),
         logit_scale=1.0 if scale is None else scale,
+        logit_softcap=layer.number("final_logit_softcapping"),
     )
 
 

@@ -52,14 +52,40 @@ def _layer(*, first: bool) -> tuple[Row, ...]:
     )
 
 
-def table(n_layer: int, n_aux: int, logit_scale: float = 1.0) -> list[Section]:
-    """Return every tensor that a draft of this size may have."""
+def _gemma_layer(shared_values: bool) -> tuple[Row, ...]:
+    """Return the rows of Gemma 4's block, whose attention reads as that of a first layer."""
+    projections = rows.attention("2*embd", rows.PAIRS)
+    values = Row("self_attn.k_proj.weight", "attn_v.weight", ("kv", "2*embd"))
+    return (
+        rows.norm("hidden_norm.weight", "attn_norm_2.weight", "embd"),
+        rows.norm("input_layernorm.weight", "attn_norm.weight", "embd"),
+        *(values if shared_values and row.target == values.target else row for row in projections),
+        *_BIASES,
+        *rows.qk_norms(rows.PAIRS),
+        rows.norm("post_attention_layernorm.weight", "post_attention_norm.weight", "embd"),
+        rows.norm("pre_feedforward_layernorm.weight", "ffn_norm.weight", "embd"),
+        *rows.DENSE,
+        rows.norm("post_feedforward_layernorm.weight", "post_ffw_norm.weight", "embd"),
+        Row("layer_scalar", "layer_output_scale.weight", ("1",)),
+    )
+
+
+def table(n_layer: int, n_aux: int, logit_scale: float = 1.0, gemma: bool | None = None) -> list[Section]:
+    """Return every tensor that a draft of this size may have.
+
+    gemma: the layers are Gemma 4's, and values are the keys before their norm (True) or have weights (False).
+    """
     norms = [Section(_FC_NORM, f"fc_norm.{k}.", f"fc_norm.{k}.") for k in range(n_aux)]
-    layers = [Section(_layer(first=i == 0), f"layers.{i}.", f"blk.{i}.") for i in range(n_layer)]
+    layers = [
+        Section(_layer(first=i == 0) if gemma is None else _gemma_layer(gemma), f"layers.{i}.", f"blk.{i}.")
+        for i in range(n_layer)
+    ]
     return [Section(_FEATURES), *norms, Section(_vocabulary(logit_scale)), *layers]
 
 
-_EXTENDED = re.compile(r"fc\.bias|fc_norm\.\d+\.weight|blk\.\d+\.attn_((q|k|v|output)\.bias|[qk]_norm\.weight)")
+_EXTENDED = re.compile(
+    r"fc\.bias|fc_norm\.\d+\.weight|blk\.\d+\.(attn_((q|k|v|output)\.bias|[qk]_norm\.weight)|post_.*|layer_output_.*)"
+)
 
 
 def is_extended(name: str) -> bool:
@@ -93,7 +119,10 @@ REFUSED = (
     (r".*\.mlp\.(gate|up|down)_proj\.bias", "its MLP has biases"),
     (r"lm_head\.bias", "its output has a bias"),
     (r".*\.self_attn\.sinks", "its attention has sinks"),
-    (r".*\.(pre|post)_feedforward_layernorm\..*|.*\.layer_scalar", "its block is Gemma's, with norms after both parts"),
+)
+GEMMA_BLOCK = (
+    r".*\.(pre|post)_feedforward_layernorm\..*|.*\.layer_scalar",
+    "its block is Gemma's, but config.json does not name Gemma4Eagle3Model",
 )
 
 

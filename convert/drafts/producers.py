@@ -19,7 +19,8 @@ MODELOPT_KEYS = (
 )
 
 
-DEEPSPEC = "Qwen3Eagle3Model"  # the architecture that DeepSpec writes
+GEMMA = "Gemma4Eagle3Model"
+DEEPSPEC = ("Qwen3Eagle3Model", GEMMA)  # architectures that DeepSpec writes
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def detect_producer(config: DraftConfig, stored: Collection[str]) -> Producer:
 
 
 def _by_architecture(config: DraftConfig, midlayer: bool) -> str:
-    if config.architecture == DEEPSPEC:
+    if config.architecture in DEEPSPEC:
         return "DeepSpec"
     if config.architecture == "Eagle3LlamaForCausalLM":
         return "AngelSlim"

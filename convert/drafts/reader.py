@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from llama_eagle.convert.drafts.config import WHERE, DraftConfig, Window, other_layer_lists, read_config, read_window
-from llama_eagle.convert.drafts.family import DROPPED, REFUSED, canonical, match, table
+from llama_eagle.convert.drafts.family import DROPPED, GEMMA_BLOCK, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
-from llama_eagle.convert.drafts.producers import DEEPSPEC, Producer, detect_producer, known_traps
+from llama_eagle.convert.drafts.producers import DEEPSPEC, GEMMA, Producer, detect_producer, known_traps
 from llama_eagle.convert.drafts.report import DraftOptions
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import is_identity, map_vocabulary
@@ -67,8 +67,9 @@ class _Reading:
 def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) -> Draft:
     """Read a draft. Raises ConfigError or ConversionError unless configuration, tensors and target fit together."""
     config = read_config(checkpoint.config)
-    scheme = read_scheme(checkpoint.config, strict=False)
-    reading = _Reading(config, Weights(checkpoint, canonical, scheme), target, options)
+    weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config, strict=False))
+    config = _with_gemma_heads(config, weights) if config.architecture == GEMMA else config
+    reading = _Reading(config, weights, target, options)
     _refuse_other_networks(reading)
     geometry = config.geometry
     rope = draft_rope(config.layer, geometry.head_dim, geometry.n_ctx, options.rope_base)
@@ -105,6 +106,21 @@ def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) ->
     )
 
 
+def _with_gemma_heads(config: DraftConfig, weights: Weights) -> DraftConfig:
+    """Return the configuration with the sizes of the stored heads.
+
+    config.json names heads with and without a window, under keys that depend on the version of transformers.
+    """
+    names = ("layers.0.self_attn.k_norm.weight", "layers.0.self_attn.k_proj.weight")
+    for name in names:
+        if name not in weights:
+            raise ConversionError(f"{name} is missing; download again")
+    head, n_rows = (weights.shape(name)[0] for name in names)
+    if not head or head % 2 or n_rows % head:
+        raise ConversionError(f"{names[1]} has {n_rows} rows, which are not whole heads of {head}, as in {names[0]}")
+    return replace(config, geometry=replace(config.geometry, head_dim=head, n_head_kv=n_rows // head))
+
+
 def _refuse_other_networks(reading: _Reading) -> None:
     """Refuse draft heads that are not the network of EAGLE-3, each with its reason."""
     config, tensors = reading.config, reading.weights
@@ -112,7 +128,9 @@ def _refuse_other_networks(reading: _Reading) -> None:
     kind = raw.text("speculators_model_type")
     eagle = config.eagle.data if config.eagle else {}
     experts = [k for k in ("num_experts", "num_local_experts", "n_routed_experts") if layer.get(k)]
-    activation = layer.text("hidden_act") or "silu"
+    is_gemma = config.architecture == GEMMA
+    activation = (layer.text("hidden_activation") if is_gemma else layer.text("hidden_act")) or "silu"
+    activations = ("gelu_pytorch_tanh",) if is_gemma else ("silu", "swish")
 
     def has(part: str) -> bool:  # a configuration copied from the target may describe parts that the draft lacks
         return f"layers.0.{part}.weight" in tensors
@@ -123,12 +141,13 @@ def _refuse_other_networks(reading: _Reading) -> None:
         (bool(experts) and not has("mlp.gate_proj"), f"its MLP is a mixture of experts ({', '.join(experts)})"),
         (eagle.get("use_aux_hidden_state") is False, "it reads the last hidden state only (use_aux_hidden_state)"),
         ((eagle.get("parallel_draft_step") or 1) != 1, "it drafts several tokens in parallel (parallel_draft_step)"),
-        (activation not in ("silu", "swish"), f"its activation is {activation!r}, not silu"),
+        (activation not in activations, f"its activation is {activation!r}, not {activations[0]}"),
+        (is_gemma and "layers.1.hidden_norm.weight" in tensors, "it has several of Gemma's blocks"),
     ]
     reasons += [
         (True, f"{reason} ({tensors.stored_name(name)})")
         for name in tensors.names()
-        if (reason := match(REFUSED, name))
+        if (reason := match(REFUSED if is_gemma else (*REFUSED, GEMMA_BLOCK), name))
     ]
     for applies, reason in reasons:
         if applies:
@@ -223,7 +242,10 @@ def _match_table(reading: _Reading, dims: dict[str, int], n_layer: int, ids: np.
         reading.warnings.append(f"tensor {stored!r} is unknown and was dropped")
         return "unknown, dropped by --force"
 
-    sections = table(n_layer, dims["aux"], reading.config.logit_scale)
+    gemma = None
+    if reading.config.architecture == GEMMA:
+        gemma = "layers.0.self_attn.v_proj.weight" not in reading.weights
+    sections = table(n_layer, dims["aux"], reading.config.logit_scale, gemma)
     planned = plan(sections, reading.weights, dims, dropped)
     if ids is None and "d2t" in reading.weights:
         planned.tensors = [tensor for tensor in planned.tensors if tensor.name != "d2t"]
@@ -307,7 +329,7 @@ def _layer_ids(reading: _Reading, n_aux: int) -> LayerIds:
         top=config.ids_top,
         nested=config.ids_nested,
         speculators=config.is_speculators,
-        outputs=config.architecture == DEEPSPEC,
+        outputs=config.architecture in DEEPSPEC,
         override=options.aux_layers,
     )
     if resolved.warning:

@@ -30,6 +30,7 @@ def _common_limits(network: Network) -> list[tuple[bool, str]]:
     return [
         (0 < len(some) < len(BIASES), f"biases on {len(some)} of 4 attention projections (attention_bias means all)"),
         (network.has("q_norm.weight") and bool(some), "q and k norms together with attention biases"),
+        (network.has("layer_scalar"), "Gemma 4's block"),
     ]
 
 
@@ -49,6 +50,7 @@ def _speculators_limits(network: Network, target: Target) -> list[tuple[bool, st
 def _sglang_limits(network: Network, target: Target) -> list[tuple[bool, str]]:
     last = network.boundaries[-1] == target.n_layer and target.architecture != "gpt-oss"
     return [
+        (network.has("layer_scalar"), "Gemma 4's block"),
         (network.flags.norm_before_residual, "norm_before_residual"),
         (network.n_layer != 1, f"{network.n_layer} layers of this kind"),
         (network.has("q_norm.weight"), "q and k norms"),

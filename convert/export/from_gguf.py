@@ -82,7 +82,8 @@ def _short(value: float) -> float:
 def _tensors(header: Header, n_layer: int, n_aux: int, head: int) -> dict[str, Tensor]:
     found = {}
     n_rot = int(header.arch_key("rope.dimension_count", head))
-    for section in table(n_layer, n_aux):
+    gemma = False if "blk.0.post_attention_norm.weight" in header.tensors else None
+    for section in table(n_layer, n_aux, gemma=gemma):
         for row in section.rows:
             info = header.tensors.get(section.target + row.target)
             if info is not None and row.source != "d2t":

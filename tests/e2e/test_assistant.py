@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from fixtures.eagle3_checkpoints import DraftSpec, make_draft
+from fixtures.eagle3_checkpoints import GEMMA, DraftSpec, make_draft
 from fixtures.gemma4 import N_VOCAB, WIDTH, WINDOW, Gemma4Pair, make_gemma4_pair
 from fixtures.llama_pairs import SOFT, complete, load
 from fixtures.native import NativeTarget, draft_with_probs
@@ -126,17 +127,34 @@ def test_texts_are_those_of_plain_decoding(pair: Gemma4Pair) -> None:
         assert 0 < n_accepted < n_drafted
 
 
-def test_an_eagle3_draft_reads_the_states_of_transformers(pair: Gemma4Pair, tmp_path: Path) -> None:
-    tokens, layers = random.Random(3).choices(range(300, N_VOCAB), k=40), (1, 3, 5)
+BOUNDARIES = (1, 3, 5)
+EAGLE3 = {
+    "speculators": DraftSpec(
+        "speculators", n_vocab=N_VOCAB, embedding=True, ids_top=BOUNDARIES, norm_before_residual=True
+    ),
+    "DeepSpec": replace(
+        GEMMA["keys"], n_vocab=N_VOCAB, n_draft=N_VOCAB, n_aux=3,
+        config=GEMMA["keys"].config | {"target_layer_ids": [layer - 1 for layer in BOUNDARIES]},
+    ),
+}  # fmt: skip
+
+
+def test_features_are_the_states_of_transformers(pair: Gemma4Pair) -> None:
+    tokens = random.Random(3).choices(range(300, N_VOCAB), k=40)
     with torch.no_grad():
         states = pair.target(torch.tensor([tokens]), output_hidden_states=True).hidden_states
-    with NativeTarget(pair.gguf, layers=layers) as target:
+    with NativeTarget(pair.gguf, layers=BOUNDARIES) as target:
         for layer, found in target.features(tokens).items():
             theirs = states[layer][0].numpy()
             assert np.abs(found - theirs).max() < 1e-3 * np.abs(theirs).max()  # ggml's GELU is a table in 16 bits
-    spec = DraftSpec("speculators", n_vocab=N_VOCAB, embedding=True, ids_top=layers, norm_before_residual=True)
+
+
+@pytest.mark.parametrize("maker", EAGLE3)
+def test_texts_with_an_eagle3_draft_are_those_of_plain_decoding(maker: str, pair: Gemma4Pair, tmp_path: Path) -> None:
     files = {"target": pair.gguf, "draft": tmp_path / "eagle3.gguf"}
-    convert_draft(make_draft(tmp_path / "checkpoint", spec), pair.gguf, files["draft"], DraftOptions(outtype="f16"))
+    convert_draft(
+        make_draft(tmp_path / "checkpoint", EAGLE3[maker]), pair.gguf, files["draft"], DraftOptions(outtype="f16")
+    )
     with load(files, draft=None) as plain, load(files, n_draft=3, lookup=False) as llm:
         for options in ({"temperature": 0}, {"seed": 3, **FLAT}):
             assert complete(llm, "abc", **options)["text"] == complete(plain, "abc", **options)["text"]

@@ -7,6 +7,7 @@ tokens in, logits over the draft vocabulary and next hidden states out.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import linear, silu
+from torch.nn.functional import gelu, linear, silu
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -69,6 +70,9 @@ class Eagle3Reference:
         self.n_head = geometry["num_attention_heads"]
         self.n_kv = geometry.get("num_key_value_heads") or self.n_head
         self.head_dim = geometry.get("head_dim") or geometry["hidden_size"] // self.n_head
+        self.gemma = geometry if config["architectures"] == ["Gemma4Eagle3Model"] else None
+        if self.gemma:
+            self.head_dim, self.n_kv = geometry["global_head_dim"], geometry["num_global_key_value_heads"]
         self.eps = geometry["rms_norm_eps"]
         self.norm_before_residual = flags.get("norm_before_residual", False)
         self.norm_output = flags.get("norm_output", False)
@@ -118,19 +122,35 @@ class Eagle3Reference:
         for i in range(self.n_layer):
             at = f"layers.{i}."
             embedded = self.embedding[token] if isinstance(token, int) else token
+            embedded = embedded * len(embedded) ** 0.5 if self.gemma else embedded
             residual, y = x, self.norm(embedded if i == 0 else x, at + "input_layernorm.weight")
             if i == 0:
                 normed = self.norm(hidden, at + "hidden_norm.weight")
                 y = torch.cat([y, normed])
                 residual = normed if self.norm_before_residual else hidden
-            x = residual + self._attention(i, y, position)
-            y = self.norm(x, at + "post_attention_layernorm.weight")
-            gate, up = linear(y, self.w[at + "mlp.gate_proj.weight"]), linear(y, self.w[at + "mlp.up_proj.weight"])
-            x = x + linear(silu(gate) * up, self.w[at + "mlp.down_proj.weight"])
+            x = self._block(i, residual, y, position)
         normed = self.norm(x, "norm.weight")
         logits = linear(normed, self.head) * self.scale
+        if self.gemma:
+            cap = self.gemma["final_logit_softcapping"]
+            logits = torch.tanh(logits / cap) * cap
         token = int(self.target_ids[int(logits.argmax())])
         return Step(logits, normed if self.norm_output else x, token)
+
+    def _block(self, layer: int, residual: torch.Tensor, y: torch.Tensor, position: int | torch.Tensor) -> torch.Tensor:
+        """Attention of y and MLP; Gemma 4 norms the result of each, too, and scales the sum."""
+        at = f"layers.{layer}."
+        attended, norm = self._attention(layer, y, position), at + "post_attention_layernorm.weight"
+        if not self.gemma:
+            x = residual + attended
+            return x + self._mlp(at, self.norm(x, norm), silu)
+        x = residual + self.norm(attended, norm)
+        y = self._mlp(at, self.norm(x, at + "pre_feedforward_layernorm.weight"), _ggml_gelu)
+        return (x + self.norm(y, at + "post_feedforward_layernorm.weight")) * self.w[at + "layer_scalar"]
+
+    def _mlp(self, at: str, y: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        gate, up, down = (self.w[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
+        return linear(activation(linear(y, gate)) * linear(y, up), down)
 
     def _attention(self, layer: int, y: torch.Tensor, position: int | torch.Tensor) -> torch.Tensor:
         at = f"layers.{layer}.self_attn."
@@ -140,7 +160,13 @@ class Eagle3Reference:
             out = out.view(heads, self.head_dim)
             return self.norm(out, at + f"{name}_norm.weight") if at + f"{name}_norm.weight" in self.w else out
 
-        q, k, v = project("q", self.n_head), project("k", self.n_kv), project("v", self.n_kv)
+        q, k = project("q", self.n_head), project("k", self.n_kv)
+        if self.gemma:
+            own = "v" if at + "v_proj.weight" in self.w else "k"
+            v = linear(y, self.w[at + f"{own}_proj.weight"]).view(self.n_kv, self.head_dim)
+            v = v * torch.rsqrt(v.pow(2).mean(-1, keepdim=True) + self.eps)
+        else:
+            v = project("v", self.n_kv)
         keys, values = self.kv[2 * layer], self.kv[2 * layer + 1]
         keys.append(self._rotate(k, position))
         values.append(v)
@@ -149,7 +175,8 @@ class Eagle3Reference:
         group = self.n_head // self.n_kv
         all_k = torch.stack(keys).repeat_interleave(group, 1)  # [slots, heads, head_dim]
         all_v = torch.stack(values).repeat_interleave(group, 1)
-        scores = torch.einsum("hd,shd->hs", self._rotate(q, position), all_k) / self.head_dim**0.5
+        scores = torch.einsum("hd,shd->hs", self._rotate(q, position), all_k)
+        scores = scores if self.gemma else scores / self.head_dim**0.5
         out = torch.einsum("hs,shd->hd", scores.softmax(-1), all_v).reshape(-1)
         return linear(out, self.w[at + "o_proj.weight"], self.w.get(at + "o_proj.bias"))
 
@@ -172,6 +199,11 @@ class Eagle3Reference:
             position += 1
             steps.append(self.slot(steps[-1].token, steps[-1].hidden, position))
         return steps
+
+
+def _ggml_gelu(x: torch.Tensor) -> torch.Tensor:
+    """GELU as ggml's CPU backend reads it from a table of halves."""
+    return gelu(x.half().float(), approximate="tanh").half().float()
 
 
 def _windows(geometry: dict[str, Any], n_layer: int) -> list[int]:
@@ -197,12 +229,16 @@ def position_parts(params: dict[str, Any], inv_freq: torch.Tensor) -> torch.Tens
 def _rope(geometry: dict[str, Any], head_dim: int) -> tuple[torch.Tensor, float]:
     """Frequencies [n_rot / 2] and magnitude, by transformers."""
     params = dict(geometry.get("rope_parameters") or geometry.get("rope_scaling") or {})
+    params = params.get("full_attention", params)  # Gemma 4's draft has no window
     params.setdefault("rope_theta", geometry.get("rope_theta", 10000.0))
     params.setdefault("rope_type", params.pop("type", "default"))
     n_rot = int(head_dim * params.get("partial_rotary_factor", 1.0))
     if params["rope_type"] in ("default", "mrope"):
         return 1.0 / params["rope_theta"] ** (torch.arange(0, n_rot, 2).float() / n_rot), 1.0
-    params.pop("partial_rotary_factor", None)
+    if params["rope_type"] == "proportional":
+        n_rot = head_dim
+    else:
+        params.pop("partial_rotary_factor", None)
     config = LlamaConfig(
         hidden_size=geometry["hidden_size"],
         num_attention_heads=geometry["num_attention_heads"],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.eagle3_checkpoints import CASES, GEMMA, make_draft
 from fixtures.native import NativeTarget
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.errors import NativeError
@@ -29,10 +29,10 @@ def context(target: DenseTarget) -> Iterator[NativeTarget]:
         yield native
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *GEMMA])
 def test_chains(name: str, target: DenseTarget, context: NativeTarget, tmp_path: Path) -> None:
     """A prompt, a chain, a round that keeps two of its drafts, another chain."""
-    spec = replace(CASES[name], dtype="float32")
+    spec = replace((CASES | GEMMA)[name], dtype="float32")
     folder = make_draft(tmp_path / "draft", spec, seed=7)
     report = convert_draft(folder, target.gguf, tmp_path / "draft.gguf", DraftOptions(outtype="f32"))
     own = spec.hidden != spec.target_hidden

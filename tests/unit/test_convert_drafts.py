@@ -11,7 +11,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from fixtures.eagle3_checkpoints import CASES, LLAMA3, YARN, DraftSpec, draft_tensors, make_draft, make_target_gguf
+from fixtures.eagle3_checkpoints import (
+    CASES,
+    GEMMA,
+    LLAMA3,
+    YARN,
+    DraftSpec,
+    draft_tensors,
+    make_draft,
+    make_target_gguf,
+)
 from llama_eagle.convert.drafts import DraftOptions, DraftReport, convert_draft, is_draft
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
@@ -276,6 +285,29 @@ def test_refused_with_a_reason(case: str, tmp_path: Path, target: Path) -> None:
         Converted(folder, target)
     assert "\n" not in str(caught.value)
     assert {path.name for path in tmp_path.iterdir()} == {"draft", "target.gguf"}
+
+
+GEMMA_REFUSED: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor | None], str]] = {
+    "activation": ({"hidden_activation": "silu"}, {}, "activation is 'silu', not gelu_pytorch_tanh"),
+    "several blocks": ({}, {"layers__1__hidden_norm__weight": NORM}, "several of Gemma's blocks"),
+    "no norm of keys": ({}, {"layers__0__self_attn__k_norm__weight": None}, "k_norm.weight is missing"),
+    "heads of another size": ({}, {"layers__0__self_attn__k_norm__weight": torch.ones(24)}, "not whole heads of 24"),
+    "rotation": (
+        {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0}},
+        {},
+        "partial_rotary_factor is 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GEMMA_REFUSED)
+def test_gemma_block_is_refused_with_a_reason(case: str, tmp_path: Path, target: Path) -> None:
+    config, tensors, message = GEMMA_REFUSED[case]
+    folder = make_draft(tmp_path / "draft", GEMMA["values"])
+    edit(folder, **config)
+    change_tensors(folder, **tensors)
+    with pytest.raises((ConversionError, ConfigError), match=message):
+        Converted(folder, target)
 
 
 # --- outputs -----------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ KEYS = (
     Key("norm_before_residual", "bool"),
     Key("norm_before_fc", "bool"),
     Key("norm_output", "bool"),
+    Key("final_logit_softcapping", "f32", 1e-6, 1e30),
     Key("attention.sliding_window", "u32", 1, MAX_CONTEXT),
     Key("attention.sliding_window_pattern", "bool[]"),
     Key("nextn_predict_layers", "u32", 0, 0),
@@ -80,6 +81,13 @@ EXTENDED_BLOCK = (
     vector("attn_output.bias", "H", required=False),
     vector("attn_q_norm.weight", "d", required=False),
     vector("attn_k_norm.weight", "d", required=False),
+)
+GEMMA_BLOCK = (
+    vector("attn_q_norm.weight", "d"),
+    vector("attn_k_norm.weight", "d"),
+    vector("post_attention_norm.weight", "H"),
+    vector("post_ffw_norm.weight", "H"),
+    vector("layer_output_scale.weight", "1"),
 )
 
 
@@ -181,6 +189,8 @@ def _blocks(header: Header, sizes: Mapping[str, int]) -> list[Block]:
     blocks = [Block(model)]
     for i in range(sizes["L"]):
         rows = (*(FIRST_BLOCK if i == 0 else ()), *BLOCK, *(EXTENDED_BLOCK if extended else ()))
+        if extended and f"blk.{i}.post_attention_norm.weight" in header.tensors:
+            rows += GEMMA_BLOCK
         blocks.append(Block(tuple(_widened(row, first=i == 0) for row in rows), f"blk.{i}."))
     return blocks
 

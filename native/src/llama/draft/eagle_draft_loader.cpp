@@ -95,6 +95,11 @@ class Loader {
         layer.wo_b = vector(LLM_TENSOR_ATTN_OUT, "bias", n_embd, optional);
         layer.attn_q_norm = vector(LLM_TENSOR_ATTN_Q_NORM, "weight", n_head_dim, optional);
         layer.attn_k_norm = vector(LLM_TENSOR_ATTN_K_NORM, "weight", n_head_dim, optional);
+        layer.attn_post_norm = vector(LLM_TENSOR_ATTN_POST_NORM, "weight", n_embd, optional);
+        if (layer.attn_post_norm) {  // Gemma 4's block
+            layer.ffn_post_norm = vector(LLM_TENSOR_FFN_POST_NORM, "weight", n_embd, 0);
+            layer.out_scale = vector(LLM_TENSOR_LAYER_OUT_SCALE, "weight", 1, 0);
+        }
         layer.ffn_gate = weight(LLM_TENSOR_FFN_GATE, n_embd, h.n_ff(il));
         layer.ffn_up = weight(LLM_TENSOR_FFN_UP, n_embd, h.n_ff(il));
         layer.ffn_down = weight(LLM_TENSOR_FFN_DOWN, h.n_ff(il), n_embd);

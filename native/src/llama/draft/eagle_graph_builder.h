@@ -63,6 +63,11 @@ class GraphBuilder {
     ggml_tensor * entry_of(ggml_tensor * x, ggml_tensor * index);  // {k, n}, {n} I32 -> {n}
     ggml_tensor * columns_of_step(ggml_tensor * x, int64_t i);
 
+    // Factor 0: none.
+    ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor != 0.0f ? ggml_scale(ctx, x, factor) : x; }
+    ggml_tensor * capped(ggml_tensor * logits, float cap) {
+        return cap > 0.0f ? ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, logits, 1.0f / cap)), cap) : logits;
+    }
     ggml_tensor * swiglu(ggml_tensor * gate, ggml_tensor * up) { return ggml_swiglu_split(ctx, gate, up); }
 
     // Attention sinks {heads} of a layer; null: none.

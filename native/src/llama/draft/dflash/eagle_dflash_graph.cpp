@@ -99,8 +99,6 @@ class DFlashBuilder : public GraphBuilder {
         return ggml_mul_mat(ctx, l.ffn_down, m.gelu ? ggml_geglu_split(ctx, gate, up) : swiglu(gate, up));
     }
 
-    ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor != 0.0f ? ggml_scale(ctx, x, factor) : x; }
-
     ggml_tensor * sinks_of(size_t il) override { return m.layers[il].sinks; }
 
     void choose(ggml_tensor * logits, ggml_tensor * hidden) override {
@@ -160,11 +158,7 @@ class DFlashBuilder : public GraphBuilder {
         if (m.markov.w1) {  // as llama.cpp: the Markov head was trained on the plain logits
             return logits;
         }
-        logits = scaled(logits, m.logit_scale);
-        if (m.logit_softcap <= 0.0f) {
-            return logits;
-        }
-        return ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, logits, 1.0f / m.logit_softcap)), m.logit_softcap);
+        return capped(scaled(logits, m.logit_scale), m.logit_softcap);
     }
 };
 

@@ -1,5 +1,7 @@
 // Graph of an EAGLE-3 draft: states are fused once, and the first layer reads [embedding ; hidden].
 
+#include <cmath>
+
 #include "eagle3_model.h"
 #include "eagle_graph_builder.h"
 
@@ -48,14 +50,15 @@ class Eagle3Builder : public GraphBuilder {
     ggml_tensor * layer(size_t il, ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output, bool last) {
         const Eagle3Layer & l = m.layers[il];
         ggml_tensor * residual = hidden;
-        ggml_tensor * x = norm(il == 0 ? embedding : hidden, l.attn_norm);
+        const float embedding_scale = l.is_gemma() ? std::sqrt((float) m.n_embd) : 0.0f;
+        ggml_tensor * x = norm(il == 0 ? scaled(embedding, embedding_scale) : hidden, l.attn_norm);
         if (il == 0) {
             ggml_tensor * normed = norm(hidden, l.hidden_norm);
             residual = m.norm_before_residual ? normed : hidden;
             x = ggml_concat(ctx, x, normed, 0);
         }
         ggml_tensor * k = heads(split_heads(linear(l.wk, l.bk, x), m.n_head_kv, rows), l.k_norm, rows);
-        store_kv(il, k, linear(l.wv, l.bv, x), rows);
+        store_kv(il, k, values(l, x, rows), rows);
         if (!output) {
             return nullptr;
         }
@@ -65,15 +68,30 @@ class Eagle3Builder : public GraphBuilder {
             rows = last_of_parts();
         }
         ggml_tensor * q = heads(split_heads(linear(l.wq, l.bq, x), m.n_head, rows), l.q_norm, rows);
-        ggml_tensor * attended = ggml_add(ctx, linear(l.wo, l.bo, attention(il, q, rows)), residual);
-        return ggml_add(ctx, feed_forward(l, norm(attended, l.ffn_norm)), attended);
+        ggml_tensor * attended = after(linear(l.wo, l.bo, attention(il, q, rows)), l.attn_post_norm);
+        attended = ggml_add(ctx, attended, residual);
+        x = ggml_add(ctx, after(feed_forward(l, norm(attended, l.ffn_norm)), l.ffn_post_norm), attended);
+        return l.is_gemma() ? ggml_mul(ctx, x, l.out_scale) : x;
     }
+
+    ggml_tensor * values(const Eagle3Layer & l, ggml_tensor * x, Rows rows) {
+        ggml_tensor * v = linear(l.wv, l.bv, x);
+        if (!l.is_gemma()) {
+            return v;
+        }
+        ggml_tensor * normed = ggml_rms_norm(ctx, split_heads(v, m.n_head_kv, rows), m.norm_eps);
+        return ggml_reshape_2d(ctx, normed, v->ne[0], v->ne[1]);
+    }
+
+    ggml_tensor * after(ggml_tensor * x, ggml_tensor * weight) { return weight ? norm(x, weight) : x; }
 
     ggml_tensor * feed_forward(const Eagle3Layer & l, ggml_tensor * x) {
         ggml_tensor * gate = ggml_mul_mat(ctx, l.ffn_gate, x);
         ggml_tensor * up = ggml_mul_mat(ctx, l.ffn_up, x);
-        return ggml_mul_mat(ctx, l.ffn_down, swiglu(gate, up));
+        return ggml_mul_mat(ctx, l.ffn_down, l.is_gemma() ? ggml_geglu_split(ctx, gate, up) : swiglu(gate, up));
     }
+
+    ggml_tensor * adjust(ggml_tensor * logits) override { return capped(logits, m.logit_softcap); }
 };
 
 }  // namespace

@@ -54,6 +54,8 @@ void Eagle3Model::read_shapes(const llama_model & draft, const llama_model & tar
     norm_eps = hparams.f_norm_rms_eps;
     norm_before_residual = hparams.norm_before_residual;
     norm_output = meta(draft, "eagle3.norm_output") == "true";
+    const std::string softcap = meta(draft, "eagle3.final_logit_softcapping");
+    logit_softcap = softcap.empty() ? 0.0f : std::stof(softcap);
     states = draft.target_layer_ids;
     const int64_t n_aux = n_states();
 
@@ -107,8 +109,10 @@ void Eagle3Model::read_tensors(const llama_model & draft, const llama_model & ta
     weight_type = draft.layers[0].wq->type;
     for (const auto & l : draft.layers) {
         layers.push_back({l.attn_norm, l.attn_norm_2, l.attn_q_norm, l.attn_k_norm, l.wq, l.wk, l.wv, l.wo, l.wq_b,
-                          l.wk_b, l.wv_b, l.wo_b, l.ffn_norm, l.ffn_gate, l.ffn_up, l.ffn_down});
+                          l.wk_b, l.wv_b, l.wo_b, l.ffn_norm, l.ffn_gate, l.ffn_up, l.ffn_down, l.attn_post_norm,
+                          l.ffn_post_norm, l.out_scale});
     }
+    attention_scale = layers[0].is_gemma() ? 1.0f : 0.0f;
 }
 
 std::vector<ggml_tensor **> Eagle3Model::weights() {
@@ -118,7 +122,8 @@ std::vector<ggml_tensor **> Eagle3Model::weights() {
     }
     for (Eagle3Layer & l : layers) {
         all.insert(all.end(), {&l.attn_norm, &l.hidden_norm, &l.q_norm, &l.k_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.bq,
-                               &l.bk, &l.bv, &l.bo, &l.ffn_norm, &l.ffn_gate, &l.ffn_up, &l.ffn_down});
+                               &l.bk, &l.bv, &l.bo, &l.ffn_norm, &l.ffn_gate, &l.ffn_up, &l.ffn_down, &l.attn_post_norm,
+                               &l.ffn_post_norm, &l.out_scale});
     }
     return all;
 }

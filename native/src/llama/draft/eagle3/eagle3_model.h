@@ -14,6 +14,10 @@ struct Eagle3Layer {
     ggml_tensor *bq, *bk, *bv, *bo;  // null without biases
     ggml_tensor * ffn_norm;
     ggml_tensor *ffn_gate, *ffn_up, *ffn_down;
+    ggml_tensor *attn_post_norm, *ffn_post_norm;  // {H}: of Gemma 4's block, else null
+    ggml_tensor * out_scale;                      // {1}, with these norms
+
+    bool is_gemma() const { return attn_post_norm != nullptr; }
 };
 
 struct Eagle3Model : DraftModel {
@@ -23,6 +27,7 @@ struct Eagle3Model : DraftModel {
     void build(const DraftTensors & tensors, DraftGraph & graph) const override;
 
     bool norm_before_residual;
+    float logit_softcap;                 // 0: none
     ggml_tensor * fc;                    // {A*T, H}
     ggml_tensor * fc_bias;               // {H}, or null
     ggml_tensor * fc_input_norm;         // {A*T}: norm_before_fc, or null
