@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -100,6 +101,38 @@ def test_a_response_is_complete(server: Served) -> None:
         assert response["usage"]["total_tokens"] > response["usage"]["output_tokens"] > 0
     kinds = [item["type"] for item in answer["output"]]
     assert kinds == [item["type"] for item in found[-1]["output"]] == ["reasoning", "message", "function_call"]
+
+
+IDS = {  # by API: how the ids of answers and of their parts begin
+    "/v1/chat/completions": {"chatcmpl-", "call_"}, "/v1/messages": {"msg_", "toolu_"}, "/v1/completions": {"cmpl-"},
+    "/v1/responses": {"resp_", "rs_", "msg_", "fc_", "call_"},
+}  # fmt: skip
+
+
+def ids(found: Any) -> Iterator[str]:
+    if isinstance(found, list):
+        for part in found:
+            yield from ids(part)
+    elif isinstance(found, dict):
+        for key, value in found.items():
+            if key.endswith("id") and isinstance(value, str):
+                yield value
+            else:
+                yield from ids(value)
+
+
+@pytest.mark.parametrize("path", IDS)
+def test_ids(server: Served, path: str) -> None:
+    """They begin as in the API's reference, and a stream names each thing by one id."""
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
+    chat = {"messages": QUESTION, "tools": tools, "temperature": 0}
+    given = {"/v1/messages": MESSAGE, "/v1/responses": RESPONSE, "/v1/chat/completions": chat}
+    body = given.get(path, {"prompt": "a", "max_tokens": 2})
+    status, answer = server.post(path, body)
+    assert status == 200, answer
+    for found in (list(ids(answer)), list(ids(list(events(server, path, body))))):
+        assert len(set(found)) == len(IDS[path])
+        assert {re.split(r"(?<=[-_])", name)[0] for name in found} == IDS[path]
 
 
 def test_a_cut_response_is_incomplete(server: Served) -> None:

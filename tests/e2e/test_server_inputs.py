@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,6 +144,38 @@ def test_reasons(qwen: Served, path: str, body: Any, words: list[str]) -> None:
 def test_a_call_without_an_id(qwen: Served) -> None:
     call = {**CALL, "tool_calls": [{**CALL["tool_calls"][0], "id": None}]}
     assert "RESULT" in prompt(qwen, [USER, call, result("RESULT")])
+
+
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve_template(tmp_path_factory.mktemp("nemo"), "mistralai-Mistral-Nemo-Instruct-2407") as running:
+        yield running
+
+
+@pytest.mark.parametrize("given", ["call_fcQ8", "toolu_01A09q90qw90lq917835", "functions.f:0", "a-b-c-d-e", None])
+def test_ids_for_a_template_that_wants_nine_characters(mistral: Served, given: str | None) -> None:
+    """A call and its result keep a common id, a different one for each call."""
+    calls = [{**CALL["tool_calls"][0], "id": name} for name in (given, given and f"{given}2")]
+    results = [{**result("RESULT"), "tool_call_id": call["id"]} for call in calls]
+    text = prompt(mistral, [USER, {**CALL, "tool_calls": calls}, *results])
+    of_calls, of_results = (re.findall(rf'"{key}": "([0-9A-Za-z]{{9}})"', text) for key in ("id", "call_id"))
+    assert of_calls == of_results and len(set(of_calls)) == 2
+
+
+def test_a_model_gets_the_ids_that_it_wrote(mistral: Served) -> None:
+    """Without the prefixes of the APIs: their prompts are that of the id itself, which is in the slot's cache."""
+    for name in ("nine12345", "call_nine12345"):
+        called = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": name}
+        got = {"type": "function_call_output", "call_id": name, "output": "RESULT"}
+        status, answer = mistral.post(RESPONSES, {"input": [USER, called, got], "max_output_tokens": 1})
+        assert status == 200, answer
+    use = {"type": "tool_use", "id": "toolu_nine12345", "name": "f", "input": {}}
+    used = {"type": "tool_result", "tool_use_id": "toolu_nine12345", "content": "RESULT"}
+    turns = [USER, {"role": "assistant", "content": [use]}, {"role": "user", "content": [used]}]
+    status, last = mistral.post(MESSAGES, {"messages": turns, "max_tokens": 1})
+    assert status == 200, last
+    assert answer["usage"]["input_tokens"] - answer["usage"]["input_tokens_details"]["cached_tokens"] <= 4
+    assert last["usage"]["input_tokens"] <= 4  # without those of the cache
 
 
 SCHEMA = {"type": "object"}

@@ -29,6 +29,9 @@ def body(path: str, **more: Any) -> dict[str, Any]:
     return body_for(path.removesuffix("/count_tokens"), "How is it?", 40, []) | more
 
 
+PICTURE = {"type": "image", "source": {"type": "url"}}
+
+
 def message(*content: Any) -> list[Any]:
     return [{"role": "user", "content": list(content)}]
 
@@ -64,6 +67,22 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         for kind in ("web_search_20250305", "bash_20250124", "text_editor_20250728", "computer_20250124")
     ],
     (MESSAGES, {"messages": message({"type": "image", "source": {"type": "file", "file_id": "x"}})}),
+    *[
+        (RESPONSES, {"input": [*QUESTION, {"type": kind}]})
+        for kind in ("web_search_call", "local_shell_call", "compaction", "mcp_list_tools")
+    ],
+    (RESPONSES, {"input": message({"type": "input_file", "file_data": "x"})}),
+    (RESPONSES, {"instructions": [{"role": "developer", "content": "be short"}]}),
+    (RESPONSES, {"reasoning": "high"}),
+    (MESSAGES, {"messages": message({"type": "document", "source": {"type": "content", "content": [PICTURE]}})}),
+    (MESSAGES, {"system": [PICTURE]}),
+    (MESSAGES, {"system": 5}),
+    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": "1000"}}),
+    (MESSAGES, {"context_management": "clear"}),
+    (CHAT, {"stream_options": "include_usage"}),
+    (CHAT, {"reasoning_effort": 5}),
+    *[(path, {"parallel_tool_calls": "no"}) for path in (CHAT, RESPONSES, MESSAGES)],
+    (TEXT, {"n": "2"}),
     (TEXT, {"suffix": "end"}),
     (TEXT, {"best_of": 3, "n": 2}),
 ]  # fmt: skip
@@ -76,7 +95,7 @@ def test_refused_by_name(server: Served, path: str, more: dict[str, Any]) -> Non
     assert status == 400 and answer["error"]["type"] == "invalid_request_error", answer
     (key, value), *_ = more.items()
     kinds = re.findall(r"'type': '(\w+)'", str(value)) + re.findall(r"'(audio)': {", str(value))
-    assert any(f"'{name}'" in answer["error"]["message"] for name in (key, *kinds)), answer
+    assert any(re.search(rf"'({name}|{name}\.\w+)'", answer["error"]["message"]) for name in (key, *kinds)), answer
 
 
 SENT: dict[str, dict[str, Any]] = {
@@ -97,7 +116,7 @@ SENT: dict[str, dict[str, Any]] = {
         "metadata": {"user_id": "u"}, "service_tier": "auto", "mcp_servers": [], "container": None, "speed": "standard",
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         "thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}, "inference_geo": None,
-        "cache_control": {"type": "ephemeral"}, "system": [],
+        "cache_control": {"type": "ephemeral"}, "system": [], "fallbacks": [{"model": "m"}], "tool_choice": "auto",
     },
     TEXT: {"suffix": None, "best_of": 2, "n": 1, "user": "u"} | {"best_of": 1, "model": "m"},
 }  # fmt: skip
@@ -140,6 +159,21 @@ def prompt(server: Served, messages: list[Any], **more: Any) -> str:
     status, answer = server.post("/apply-template", {"messages": messages, **more})
     assert status == 200, answer
     return str(answer["prompt"])
+
+
+def test_a_choice_of_tools(server: Served) -> None:
+    """By the names of a namespace, next to a tool that is ignored, and as a text in Anthropic's API."""
+    space = {"type": "namespace", "name": "mcp", "tools": [{"type": "function", "name": "weather", "parameters": CITY}]}
+    named = {"type": "function", "namespace": "mcp", "name": "weather"}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}, named]}
+    for choice in (named, allowed):
+        given = body(RESPONSES, tools=[space, {"type": "web_search"}], tool_choice=choice)
+        status, answer = server.post(RESPONSES, given)
+        assert status == 200 and answer["output"][-1].get("namespace") == "mcp", answer
+        assert "message" not in [item["type"] for item in answer["output"]]
+    tools = [{"name": "weather", "input_schema": CITY}]
+    status, answer = server.post(MESSAGES, body(MESSAGES, tools=tools, tool_choice="any"))
+    assert status == 200 and [block["type"] for block in answer["content"]] == ["thinking", "tool_use"]
 
 
 def test_custom_tools_and_namespaces(server: Served) -> None:

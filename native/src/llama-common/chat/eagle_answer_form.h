@@ -2,6 +2,7 @@
 // reasoning. Forms are found by rendering trials, once for each template, and follow transformers' apply_chat_template.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
@@ -10,18 +11,20 @@
 #include "eagle_chat.h"
 
 struct eagle_answer_form {
-    bool has_text_arguments = false;  // JSON text; objects fail, or are printed in Python's notation
-    bool has_null_content = false;    // of an answer without content; otherwise it is ""
-    std::string reasoning;            // empty: the template shows none
+    bool has_text_arguments = false;   // JSON text; objects fail, or are printed in Python's notation
+    bool has_null_content = false;     // of an answer without content; otherwise it is ""
+    bool has_nine_characters = false;  // ids of calls, which the template refuses otherwise, as Mistral's do
+    std::string reasoning;             // empty: the template shows none
 };
 
 static const char * const EAGLE_MARK = "STRING_MARKER";
 
 // Returns the messages of a trial: a question, an answer with a call, the result, another answer and a question.
-inline common_json eagle_called(const common_json & arguments, const common_json & answer) {
+inline common_json eagle_called(const common_json & arguments, const common_json & answer,
+                                const std::string & id = "call00001") {
     common_json function = common_json{{"name", "tool1"}};
     function["arguments"] = arguments;
-    common_json call = common_json{{"id", "call00001"}, {"type", "function"}};
+    common_json call = common_json{{"id", id}, {"type", "function"}};
     call["function"] = function;
     common_json called = answer;
     called["role"] = "assistant";
@@ -32,7 +35,7 @@ inline common_json eagle_called(const common_json & arguments, const common_json
     messages.push_back(question);
     messages.push_back(called);
     messages.push_back(
-        common_json{{"role", "tool"}, {"content", "Tool response"}, {"tool_call_id", "call00001"}, {"name", "tool1"}});
+        common_json{{"role", "tool"}, {"content", "Tool response"}, {"tool_call_id", id}, {"name", "tool1"}});
     messages.push_back(common_json{{"role", "assistant"}, {"content", "The tool response was 'tool response'"}});
     messages.push_back(question);
     return messages;
@@ -107,6 +110,13 @@ eagle_answer_form eagle_find_form(const Render & render) {
         }
     }
     eagle_answer_form form = !shown.empty() ? shown.front() : !usable.empty() ? usable.front() : eagle_answer_form();
+    if (!shown.empty()) {
+        const common_json object = common_json{{"arg", EAGLE_MARK}};
+        common_json answer = common_json::object();
+        answer["content"] = form.has_null_content ? common_json() : common_json("");
+        const common_json arguments = form.has_text_arguments ? common_json(object.dump()) : object;
+        form.has_nine_characters = eagle_trial(render, eagle_called(arguments, answer, "call_with_more"), 3).empty();
+    }
     for (const char * key : {"reasoning_content", "reasoning", "thinking", "thought"}) {
         common_json answer = common_json{{"content", "Answer"}};
         answer[key] = EAGLE_MARK;
@@ -151,12 +161,56 @@ eagle_answer_form eagle_form_of(const std::string & chat_template, const Render 
     return eagle_once_for<eagle_answer_form>(chat_template, [&] { return eagle_find_form(render); });
 }
 
+// Returns an id of nine letters and digits: a given one of that form, or one that follows from it.
+inline std::string eagle_nine_characters(const std::string & id) {
+    const std::string characters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    constexpr size_t N = 9;
+    if (id.size() == N && id.find_first_not_of(characters) == std::string::npos) {
+        return id;
+    }
+    uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
+    for (const unsigned char c : id) {
+        hash = (hash ^ c) * 0x100000001B3;
+    }
+    std::string found;
+    for (size_t i = 0; i < N; i++, hash /= characters.size()) {
+        found += characters[hash % characters.size()];
+    }
+    return found;
+}
+
+// Gives calls and their results ids of nine characters. A result without an id belongs to the next of the last calls.
+inline void eagle_shorten_ids(common_json & messages) {
+    std::vector<std::string> calls;
+    size_t n_results = 0;
+    for (size_t i = 0; i < messages.size(); i++) {
+        common_json & message = messages.at(i);
+        if (eagle_has(message, "tool_calls") && !message.at("tool_calls").empty()) {
+            calls.clear();
+            n_results = 0;
+            for (auto & call : message["tool_calls"]) {
+                const std::string id = eagle_text_at(call, "id");
+                const std::string place = std::to_string(i) + " " + std::to_string(calls.size());
+                calls.push_back(eagle_nine_characters(id.empty() ? place : id));
+                call["id"] = calls.back();
+            }
+        } else if (eagle_text_at(message, "role") == "tool") {
+            const std::string id = eagle_text_at(message, "tool_call_id");
+            message["tool_call_id"] =
+                id.empty() && n_results < calls.size() ? calls[n_results] : eagle_nine_characters(id);
+            n_results++;
+        }
+    }
+}
+
 // Gives answers the form that the template shows. Returns true if the arguments of calls are text. render(messages,
 // tools): renders a prompt. Throws for arguments that are no JSON.
 template <typename Render>
 bool eagle_form_answers(common_json & messages, const std::string & chat_template, const Render & render) {
     bool has_text_arguments = false;
+    bool has_ids = false;
     for (auto & message : messages) {
+        has_ids = has_ids || eagle_has(message, "tool_calls") || eagle_text_at(message, "role") == "tool";
         const bool has_calls = eagle_has(message, "tool_calls") && !message.at("tool_calls").empty();
         const std::string reasoning = eagle_text_at(message, "reasoning_content");
         if (!has_calls && reasoning.empty()) {
@@ -187,6 +241,9 @@ bool eagle_form_answers(common_json & messages, const std::string & chat_templat
                 throw std::invalid_argument(std::string("the arguments of a call are no JSON: ") + error.what());
             }
         }
+    }
+    if (has_ids && eagle_form_of(chat_template, render).has_nine_characters) {
+        eagle_shorten_ids(messages);
     }
     return has_text_arguments;
 }

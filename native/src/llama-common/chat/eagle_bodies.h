@@ -161,14 +161,48 @@ inline void eagle_read_custom_call(common_json & item) {
     if (eagle_has(item, "namespace")) {
         item["name"] = eagle_name_in(eagle_text_at(item, "namespace"), eagle_text_at(item, "name"));
     }
+    if (eagle_has(item, "arguments") && item.at("arguments").is_object()) {
+        item["arguments"] = item.at("arguments").dump();
+    }
+    if (!eagle_text_at(item, "call_id").empty()) {
+        item["call_id"] = eagle_bare_id(eagle_text_at(item, "call_id"));
+    }
 }
 
 inline void eagle_require_item(const common_json & item, size_t number) {
+    const std::string where = "input item " + std::to_string(number);
+    eagle_require(item.is_object(), where + " is no object");
     const std::string type = eagle_text_at(item, "type");
     eagle_require(type.empty() || type == "message" || type == "reasoning" || type == "function_call" ||
                       type == "function_call_output",
-                  "input item " + std::to_string(number) + " has the type '" + type +
-                      "', which this server does not read: leave it out");
+                  where + " has the type '" + type + "', which this server does not read: leave it out");
+    const auto require_text = [&](const char * key) {
+        eagle_require(eagle_has(item, key) && item.at(key).is_string(),
+                      where + " has no text '" + std::string(key) + "'");
+    };
+    const auto require_content = [&](const char * key) {
+        eagle_require(eagle_has(item, key) && (item.at(key).is_string() || item.at(key).is_array()),
+                      where + " has no '" + std::string(key) + "' that is a text or a list");
+        for (size_t i = 0; item.at(key).is_array() && i < item.at(key).size(); i++) {
+            const std::string part = eagle_text_at(item.at(key).at(i), "type");
+            eagle_require(part == "input_text" || part == "output_text" || part == "input_image",
+                          where + " has a part of type '" + part + "', which this server does not read");
+        }
+    };
+    if (type.empty() || type == "message") {
+        const std::string role = eagle_text_at(item, "role");
+        eagle_require(role == "user" || role == "assistant" || role == "system" || role == "developer",
+                      where + " has the role '" + role + "', which is not user, assistant, system or developer");
+        require_content("content");
+    } else if (type != "reasoning") {
+        require_text("call_id");
+    }
+    if (type == "function_call") {
+        require_text("name");
+        require_text("arguments");
+    } else if (type == "function_call_output") {
+        require_content("output");
+    }
 }
 
 inline void eagle_read_item(common_json & item) {
@@ -235,6 +269,9 @@ inline common_json eagle_responses_body(const common_json & given) {
     if (eagle_has(body, "tools")) {
         body["tools"] = eagle_functions_of(body.at("tools"));
     }
+    if (eagle_has(body, "tool_choice")) {
+        eagle_name_choice(body["tool_choice"]);
+    }
     if (eagle_has(body, "text")) {
         eagle_read_format(body, body.at("text"), "format");
         body.erase("text");
@@ -248,8 +285,8 @@ inline common_json eagle_responses_body(const common_json & given) {
             }
             if (item.is_object()) {
                 eagle_read_item(item);
-                eagle_require_item(item, items.size() + 1);
             }
+            eagle_require_item(item, items.size() + 1);
             items.push_back(item);
         }
         body["input"] = items;
@@ -260,18 +297,31 @@ inline common_json eagle_responses_body(const common_json & given) {
 
 // --- Messages API ----------------------------------------------------------------------------------------------------
 
+// Throws unless `content` is a text or a list of text blocks.
+inline void eagle_require_texts(const common_json & content, const std::string & where) {
+    eagle_require(content.is_string() || content.is_array(), where + " is neither a text nor a list of blocks");
+    for (size_t i = 0; content.is_array() && i < content.size(); i++) {
+        const std::string type = eagle_text_at(content.at(i), "type");
+        eagle_require(type == "text", where + " has a block of type '" + type + "', which this server does not read");
+    }
+}
+
 // Returns the text of a document block.
 inline std::string eagle_document(const common_json & block) {
     const common_json source = eagle_has(block, "source") ? block.at("source") : common_json::object();
     const std::string type = eagle_text_at(source, "type");
-    std::string text = eagle_text_at(source, "data");
-    if (type == "content" && eagle_has(source, "content")) {
-        text = eagle_text_of(source.at("content"));
-    }
     eagle_require(type == "text" || type == "content",
                   "a document of type '" + type + "' cannot be read: send its text");
-    const std::string title = eagle_text_at(block, "title");
-    return title.empty() ? text : title + "\n" + text;
+    std::string text = eagle_text_at(source, "data");
+    if (type == "content" && eagle_has(source, "content")) {
+        eagle_require_texts(source.at("content"), "a document");
+        text = eagle_text_of(source.at("content"));
+    }
+    for (const char * key : {"context", "title"}) {
+        const std::string before = eagle_text_at(block, key);
+        text = before.empty() ? text : before + "\n" + text;
+    }
+    return text;
 }
 
 // Returns the blocks of a message or of a tool's result. Text documents become text blocks.
@@ -291,6 +341,15 @@ inline common_json eagle_read_blocks(const common_json & blocks, const std::stri
             eagle_require(type == "text" || type == "thinking" || type == "redacted_thinking" || type == "image" ||
                               type == "tool_use" || type == "tool_result",
                           where + " has a block of type '" + type + "', which this server does not read");
+        }
+        for (const char * key : {"id", "tool_use_id"}) {
+            if (!eagle_text_at(block, key).empty()) {
+                block[key] = eagle_bare_id(eagle_text_at(block, key));
+            }
+        }
+        const std::string input = eagle_text_at(block, "input");
+        if (type == "tool_use" && !input.empty() && input[0] == '{') {  // the text of a call, perhaps truncated
+            block["input"] = eagle_arguments_of(input);
         }
         found.push_back(block);
     }
@@ -336,7 +395,11 @@ inline common_json eagle_messages_body(const common_json & given) {
     eagle_require(body.contains("messages"), "'messages' is required");
     eagle_require(body.at("messages").is_array(), "'messages' is no list");
     if (eagle_has(body, "system")) {
+        eagle_require_texts(body.at("system"), "'system'");
         eagle_drop_billing(body["system"]);
+    }
+    if (eagle_has(body, "tool_choice") && body.at("tool_choice").is_string()) {
+        body["tool_choice"] = common_json{{"type", body.at("tool_choice")}};
     }
     body["messages"] = eagle_split_results(body.at("messages"));
     common_json & messages = body.at("messages");

@@ -120,7 +120,7 @@ class eagle_response_events : public eagle_events {
   public:
     // request: the fields that a response repeats, of eagle_repeated_fields(). id: of the response, "resp_...".
     eagle_response_events(const common_json & request, const std::string & id, const std::string & model)
-        : response_(request), id_(id.substr(id.find('_') + 1)) {
+        : response_(request), id_(eagle_bare_id(id)) {
         response_["id"] = id;
         response_["model"] = model;
         response_["object"] = "response";
@@ -236,7 +236,7 @@ class eagle_response_events : public eagle_events {
 
     std::string id_of(const item & item) const {
         if (item.kind == "call") {
-            return (tool_of(item).is_custom ? "ctc_" : "fc_") + item.id;
+            return (tool_of(item).is_custom ? "ctc_" : "fc_") + eagle_bare_id(item.id);
         }
         return (item.kind == "text" ? "msg_" : "rs_") + id_ + "_" + std::to_string(item.index);
     }
@@ -246,7 +246,7 @@ class eagle_response_events : public eagle_events {
         if (item.kind == "call") {
             const eagle_named_tool tool = tool_of(item);
             output["type"] = tool.is_custom ? "custom_tool_call" : "function_call";
-            output["call_id"] = "call_" + item.id;
+            output["call_id"] = "call_" + eagle_bare_id(item.id);
             output["name"] = tool.name;
             output[tool.is_custom ? "input" : "arguments"] = tool.is_custom ? input_of(item) : item.text;
             if (!tool.name_space.empty()) {
@@ -353,8 +353,8 @@ class eagle_message_events : public eagle_events {
 
     static common_json block_of(const item & item) {
         if (item.kind == "call") {
-            return common_json{
-                {"type", "tool_use"}, {"id", item.id}, {"name", item.name}, {"input", common_json::object()}};
+            const std::string id = "toolu_" + eagle_bare_id(item.id);
+            return common_json{{"type", "tool_use"}, {"id", id}, {"name", item.name}, {"input", common_json::object()}};
         }
         if (item.kind == "text") {
             return common_json{{"type", "text"}, {"text", ""}};

@@ -35,7 +35,8 @@ class eagle_items {
 
     // Replaces a reference by its item. Throws if the item is not in memory.
     static void resolve(common_json & item, size_t number) {
-        if (eagle_text_at(item, "type") != "item_reference") {
+        const bool is_id_alone = item.is_object() && item.size() == 1 && eagle_has(item, "id");
+        if (eagle_text_at(item, "type") != "item_reference" && !is_id_alone) {
             return;
         }
         const std::string id = eagle_text_at(item, "id");

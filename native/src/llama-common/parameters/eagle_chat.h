@@ -42,6 +42,16 @@ inline void eagle_erase_null(common_json & object, const std::string & key) {
     }
 }
 
+// Returns an id without the API's prefix: the id of a call as the model wrote it.
+inline std::string eagle_bare_id(const std::string & id) {
+    for (const std::string prefix : {"call_", "toolu_", "resp_"}) {
+        if (id.size() > prefix.size() && id.compare(0, prefix.size(), prefix) == 0) {
+            return id.substr(prefix.size());
+        }
+    }
+    return id;
+}
+
 // Returns the text of a message's content; joins parts like llama.cpp.
 inline std::string eagle_text_of(const common_json & content) {
     if (!content.is_array()) {
@@ -77,6 +87,9 @@ inline void eagle_name_parts(common_json & parts, const char * name) {
 
 // Returns the arguments of an earlier call as the text of a JSON object.
 inline void eagle_read_arguments(common_json & call, const std::string & where) {
+    const std::string type = eagle_text_at(call, "type");
+    eagle_require(type.empty() || type == "function",
+                  where + " has a tool call of type '" + type + "', which this server does not read");
     eagle_require(eagle_has(call, "function") && !eagle_text_at(call.at("function"), "name").empty(),
                   where + " has a tool call without a function name");
     common_json & function = call.at("function");
@@ -119,6 +132,9 @@ inline void eagle_read_message(common_json & message, const std::string & where)
     eagle_require(message.is_object(), where + " is no object");
     eagle_require(!eagle_text_at(message, "role").empty(), where + " has no role");
     eagle_erase_null(message, "tool_calls");
+    if (!eagle_has(message, "reasoning_content") && !eagle_text_at(message, "reasoning").empty()) {
+        message["reasoning_content"] = message.at("reasoning");  // the newer name that other servers use
+    }
     for (const char * key : {"name", "tool_call_id", "reasoning_content"}) {
         eagle_read_text(message, key, where);
     }
@@ -462,8 +478,25 @@ inline void eagle_require_prompt_probs(const common_json & body) {
     }
 }
 
-// Throws for keys that an API does not support; the constraints of chats have been read before.
-inline void eagle_require_supported(const common_json & body, eagle_api api) {
+// Throws for settings of the wrong type, which llama.cpp would replace by their defaults.
+inline void eagle_require_types(const common_json & body) {
+    for (const char * key : {"stream", "parallel_tool_calls", "add_generation_prompt", "echo", "return_tokens"}) {
+        eagle_require(!eagle_has(body, key) || body.at(key).is_boolean(),
+                      "'" + std::string(key) + "' is not true or false");
+    }
+    for (const char * key : {"n", "n_cmpl"}) {
+        eagle_require(!eagle_has(body, key) || body.at(key).is_number_integer(),
+                      "'" + std::string(key) + "' is no whole number");
+    }
+    const common_json options = eagle_has(body, "stream_options") ? body.at("stream_options") : common_json::object();
+    eagle_require(options.is_object(), "'stream_options' is no object");
+    eagle_require(!eagle_has(options, "include_usage") || options.at("include_usage").is_boolean(),
+                  "'stream_options.include_usage' is not true or false");
+}
+
+// Throws for keys that an API does not support; the constraints of chats have been read before. Returns the API.
+inline eagle_api eagle_require_supported(const common_json & body, eagle_api api) {
+    eagle_require_types(body);
     eagle_refuse_others(body);
     if (api != eagle_api::chat) {
         eagle_require_constraints(body);
@@ -472,7 +505,7 @@ inline void eagle_require_supported(const common_json & body, eagle_api api) {
         eagle_require(is_text, "'response_format' is for chats: use 'json_schema' or 'grammar'");
     }
     if (!eagle_has(body, "echo") || body.at("echo") == false) {
-        return;
+        return api;
     }
     if (api == eagle_api::completion && eagle_has(body, "logprobs") && body.at("logprobs") != false) {
         eagle_require_prompt_probs(body);
@@ -480,4 +513,5 @@ inline void eagle_require_supported(const common_json & body, eagle_api api) {
     eagle_require(api != eagle_api::own, "this API does not echo prompts: leave out 'echo', or use /v1/completions");
     eagle_require(api != eagle_api::chat || eagle_has(body, "continue_final_message"),
                   "chats do not echo prompts: leave out 'echo', or add 'continue_final_message'");
+    return api;
 }

@@ -17,11 +17,16 @@ inline void eagle_refuse_keys(const common_json & body, std::initializer_list<co
     }
 }
 
+inline void eagle_require_effort(const common_json & owner, const std::string & key) {
+    eagle_require(!eagle_has(owner, key) || owner.at(key).is_string(), "'" + key + "' is no text");
+}
+
 // Checks a request of OpenAI's Chat Completions API.
 inline void eagle_require_chat_parameters(const common_json & body) {
     eagle_require(!eagle_has(body, "web_search_options"),
                   "this server searches no web: leave out 'web_search_options'");
     eagle_refuse_keys(body, {"audio"});
+    eagle_require_effort(body, "reasoning_effort");
     if (eagle_has(body, "modalities") && body.at("modalities") != common_json::array({"text"})) {
         eagle_require(body.at("modalities").is_array() && body.at("modalities").empty(),
                       "'modalities' is " + body.at("modalities").dump() + ", but this server writes text alone");
@@ -31,6 +36,11 @@ inline void eagle_require_chat_parameters(const common_json & body) {
 // Checks a request of OpenAI's Responses API.
 inline void eagle_require_response_parameters(const common_json & body) {
     eagle_refuse_keys(body, {"background", "conversation", "previous_response_id", "prompt", "context_management"});
+    eagle_require(!eagle_has(body, "instructions") || body.at("instructions").is_string(), "'instructions' is no text");
+    for (const char * key : {"reasoning", "text"}) {
+        eagle_require(!eagle_has(body, key) || body.at(key).is_object(), "'" + std::string(key) + "' is no object");
+    }
+    eagle_require_effort(body.value("reasoning", common_json::object()), "effort");
     const std::string truncation = eagle_text_at(body, "truncation");
     eagle_require(truncation.empty() || truncation == "auto" || truncation == "disabled",
                   "'truncation' is '" + truncation + "', which is not auto or disabled");
@@ -51,7 +61,13 @@ inline void eagle_require_message_parameters(const common_json & body) {
         const std::string type = eagle_text_at(body.at("thinking"), "type");
         eagle_require(type == "enabled" || type == "disabled" || type == "adaptive",
                       "'thinking' has the type '" + type + "', which is not enabled, disabled or adaptive");
+        const common_json budget = body.at("thinking").value("budget_tokens", common_json(0));
+        eagle_require(budget.is_number_integer(), "'thinking.budget_tokens' is no whole number");
     }
+    for (const char * key : {"context_management", "output_config"}) {
+        eagle_require(!eagle_has(body, key) || body.at(key).is_object(), "'" + std::string(key) + "' is no object");
+    }
+    eagle_require_effort(body.value("output_config", common_json::object()), "effort");
     const common_json context = body.value("context_management", common_json::object());
     for (const auto & edit : context.value("edits", common_json::array())) {
         const std::string type = eagle_text_at(edit, "type");  // templates clear earlier thoughts themselves

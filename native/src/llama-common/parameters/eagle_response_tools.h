@@ -14,6 +14,10 @@ inline std::string eagle_name_in(const std::string & name_space, const std::stri
     return name_space.empty() ? name : name_space + (has_end ? "" : "__") + name;
 }
 
+inline bool eagle_is_web_search(const common_json & tool) {
+    return eagle_text_at(tool, "type").compare(0, 10, "web_search") == 0;
+}
+
 inline void eagle_add_tool(common_json & functions, const common_json & tool, const std::string & name_space) {
     const std::string type = eagle_text_at(tool, "type");
     if (type == "namespace") {
@@ -22,10 +26,11 @@ inline void eagle_add_tool(common_json & functions, const common_json & tool, co
         }
         return;
     }
-    if (type.compare(0, 10, "web_search") == 0) {  // which Codex sends by default
+    if (eagle_is_web_search(tool)) {  // which Codex sends by default
         LOG_WRN("a tool of type '%s' is ignored: this server searches no web\n", type.c_str());
         return;
     }
+    eagle_require(!type.empty(), "a tool has no 'type'");
     eagle_require(type == "function" || type == "custom",
                   "a tool has the type '" + type + "', which this server does not know: leave it out");
     common_json function = {{"type", "function"}};
@@ -51,6 +56,24 @@ inline common_json eagle_functions_of(const common_json & tools) {
         eagle_add_tool(functions, tool, "");
     }
     return functions;
+}
+
+// Gives a tool_choice the names of functions as the model knows them, and removes tools that are ignored.
+inline void eagle_name_choice(common_json & choice) {
+    if (eagle_has(choice, "namespace")) {
+        choice["name"] = eagle_name_in(eagle_text_at(choice, "namespace"), eagle_text_at(choice, "name"));
+    }
+    if (!eagle_has(choice, "tools") || !choice.at("tools").is_array()) {
+        return;
+    }
+    common_json kept = common_json::array();
+    for (auto tool : choice.at("tools")) {
+        if (!eagle_is_web_search(tool)) {
+            eagle_name_choice(tool);
+            kept.push_back(tool);
+        }
+    }
+    choice["tools"] = kept;
 }
 
 // A tool of a request.
