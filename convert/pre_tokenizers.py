@@ -64,10 +64,12 @@ _BATCH: Final = 1 << 15  # texts that are tokenized at once
 
 
 def nodes(node: dict[str, Any] | None, children: str) -> Iterable[dict[str, Any]]:
-    """Return the parts of a pre-tokenizer or post-processor that is a sequence, and any other alone."""
+    """Return the parts of a normalizer, pre-tokenizer or post-processor that is a sequence, and any other alone."""
     if node is None:
         return []
-    return node[children] if node.get("type") == "Sequence" else [node]
+    if node.get("type") != "Sequence":
+        return [node]
+    return [part for child in node[children] for part in nodes(child, children)]
 
 
 class StoredEncoder:
@@ -116,9 +118,8 @@ def fitting_name(data: dict[str, Any], encoder: StoredEncoder, given: str | None
     way to another of the same split if llama.cpp's rule for merges (`ignore_merges`) would change the tokens of a text.
     """
     name = given or pre_tokenizer_name(data, encoder)
-    problems = []
-    if reason := normalizer_problem(data):
-        problems.append(f"tokenizer.json: {reason}")
+    reasons = (normalizer_problem(data), *_model_problems(data["model"]))
+    problems = [f"tokenizer.json: {reason}" for reason in reasons if reason]
     steps = nodes(data.get("pre_tokenizer"), "pretokenizers")
     if any(step["type"] == "ByteLevel" and step.get("add_prefix_space", True) for step in steps):
         problems.append("tokenizer.json: ByteLevel's add_prefix_space is true, but llama.cpp adds no space to a text")
@@ -139,6 +140,16 @@ def normalizer_problem(data: dict[str, Any]) -> str | None:
     kinds = [step["type"] for step in nodes(data.get("normalizer"), "normalizers")]
     others = [kind for kind in kinds if kind != "NFC"]
     return f"its normalizer is {', '.join(others)}, which llama.cpp does not apply" if others else None
+
+
+def _model_problems(model: dict[str, Any]) -> Iterable[str]:
+    """Yield the fields of a BPE model that llama.cpp does not apply."""
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            yield f"its {key} is {model[key]!r}, which llama.cpp does not apply"
+    letters = {chr(c) for c in (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x144))}  # of byte-level BPE
+    if model.get("unk_token") and (missing := len(letters - set(model["vocab"]))):
+        yield f"{missing} bytes are {model['unk_token']!r} for it (unk_token), and llama.cpp leaves them out"
 
 
 def _text_of_merges(data: dict[str, Any], encoder: StoredEncoder) -> str | None:

@@ -22,6 +22,7 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama_token_type
 # Compares a GGUF's vocabulary with the tokenizer.json that was read. Returns differences, each as a sentence.
 TokenizerCheck = Callable[[Path, "TokenizerData"], list[str]]
 
+UNSTATED_FLAGS: Final = ("lstrip", "rstrip", "single_word")  # of an added token
 _SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Some of llama.cpp's key names differ from those of Hugging Face.
 _SPECIAL_KEYS: Final = {"unk": "unknown_token_id", "sep": "seperator_token_id", "pad": "padding_token_id"}
@@ -83,6 +84,9 @@ def read_tokenizer(
         tokens, types = _vocabulary(data, added, {*texts.values(), *special_texts(settings)}, vocab_size)
         merges = _merges(data)
         pre, problems = fitting_name(data, encoder, pre)
+        problems += _flags(added)
+        if settings.get("split_special_tokens"):
+            problems.append("tokenizer_config.json: split_special_tokens is true, but llama.cpp finds special tokens")
         accept(problems, checkpoint.source, warnings, force=force)
         return TokenizerData(
             tokens=tokens,
@@ -127,6 +131,12 @@ def _composed(token: dict[str, Any]) -> dict[str, Any]:
     return {**token, "content": unicodedata.normalize("NFC", token["content"])}
 
 
+def _flags(added: dict[int, dict[str, Any]]) -> list[str]:
+    """Return the first flag of an added token that changes the tokens of a text and that a GGUF cannot state."""
+    found = [(token["content"], flag) for token in added.values() for flag in UNSTATED_FLAGS if token.get(flag)]
+    return [f"tokenizer.json: {text!r} has the flag {flag}, which a GGUF cannot state" for text, flag in found[:1]]
+
+
 def _looks_special(text: str) -> bool:
     """Return True for control tokens that some checkpoints do not mark as special: <|...|> and a few known ones."""
     brackets = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
@@ -154,7 +164,7 @@ def _vocabulary(
         text = token["content"]
         _place(tokens, token_id, text)
         types[token_id] = CONTROL if token["special"] or _looks_special(text) else USER_DEFINED
-    texts = [f"[PAD{i}]" if text is None else text for i, text in enumerate(tokens)]
+    texts = [f"[PAD{i}]" if text is None else text or f"[EMPTY_{i}]" for i, text in enumerate(tokens)]  # as the engine
     _require_unique(texts)
     return texts, types
 
@@ -175,6 +185,8 @@ def _place(tokens: list[str | None], token_id: int, text: str) -> None:
             f"token {text!r} has id {token_id}, but the model has {len(tokens)} embeddings; remove it from "
             "tokenizer.json and tokenizer_config.json, or resize the embeddings"
         )
+    if "\0" in text:
+        raise ConversionError(f"token {text!r} contains U+0000, where llama.cpp ends a text; remove it")
     if tokens[token_id] not in (None, text):
         raise ConversionError(f"id {token_id} belongs to two tokens, {tokens[token_id]!r} and {text!r}")
     tokens[token_id] = text
@@ -212,19 +224,21 @@ def _special_texts(data: dict[str, Any], settings: dict[str, Any]) -> tuple[dict
         if not texts.get(name) and texts.get(other):
             texts[name] = texts[other]
     adds = {"bos": False, "eos": False}  # always stated: llama.cpp's own default depends on the pre-tokenizer
+    by_id = {token["id"]: token["content"] for token in data.get("added_tokens") or []}
     for node in nodes(data.get("post_processor"), "processors"):
         if node["type"] in ("RobertaProcessing", "BertProcessing"):
             node = _as_template(node)
         if node["type"] == "TemplateProcessing":
-            _apply_template(node, texts, adds)
+            _apply_template(node, texts, adds, by_id)
     return texts, adds
 
 
 def _as_template(node: dict[str, Any]) -> dict[str, Any]:
     """Return the template of a post-processor that puts a text between two tokens."""
-    first, last = node["cls"][0], node["sep"][0]
+    (first, first_id), (last, last_id) = node["cls"], node["sep"]
     single = [{"SpecialToken": {"id": first}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": last}}]
-    return {"type": "TemplateProcessing", "single": single, "special_tokens": {first: {}, last: {}}}
+    known = {first: {"ids": [first_id]}, last: {"ids": [last_id]}}
+    return {"type": "TemplateProcessing", "single": single, "special_tokens": known}
 
 
 def special_texts(settings: dict[str, Any]) -> list[str]:
@@ -242,15 +256,22 @@ def special_texts(settings: dict[str, Any]) -> list[str]:
     return [text for text in texts if isinstance(text, str) and text]
 
 
-def _apply_template(node: dict[str, Any], texts: dict[str, str], adds: dict[str, bool]) -> None:
-    """Note the tokens that a post-processor's template puts around a text."""
+def _apply_template(node: dict[str, Any], texts: dict[str, str], adds: dict[str, bool], by_id: dict[int, str]) -> None:
+    """Note the tokens that a post-processor's template puts around a text. by_id: texts of added tokens.
+
+    Only the ids in the template count: its names for them may be others than their texts.
+    """
     if len(node["single"]) < 2:
         return
     ends = (node["single"][0], node["single"][-1])
-    first, last = (part["SpecialToken"]["id"] if "SpecialToken" in part else None for part in ends)
-    missing = [text for text in (first, last) if text and text not in node["special_tokens"]]
+    names = [part["SpecialToken"]["id"] if "SpecialToken" in part else None for part in ends]
+    missing = [name for name in names if name and name not in node["special_tokens"]]
     if missing:  # the tokenizers package would panic in encode()
         raise ConversionError(f"tokenizer.json: its template names {missing} without ids; download it again")
+    ids = [node["special_tokens"][name]["ids"] if name else [] for name in names]
+    first, last = (
+        by_id.get(found[0], name) if len(found) == 1 else name for name, found in zip(names, ids, strict=True)
+    )
     if first:
         if first not in (texts.get("bos"), texts.get("cls")):
             texts.update({name: first for name in ("bos", "cls") if not texts.get(name)})

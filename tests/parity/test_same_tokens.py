@@ -160,6 +160,17 @@ def test_an_ordinary_entry_that_a_loader_takes_for_special(text: str, trained: d
         assert "'<|im_end|>' for a special token" in found[0]
 
 
+def test_tokens_that_share_characters(trained: dict[str, Any], tmp_path: Path) -> None:
+    """tokenizer.json takes the first of them in a text, the engine the longer one."""
+    first = 3500
+    for texts, fits in ((("qz", "zj"), True), (("qz", "zjk"), False), (("qz", "zjk", "qzjk"), True)):
+        added = [{**trained["added_tokens"][0], "id": first + i, "content": text} for i, text in enumerate(texts)]
+        vocab = {**trained["model"]["vocab"], **{token["content"]: token["id"] for token in added}}
+        changed = with_split({**trained, "model": {**trained["model"], "vocab": vocab}}, "qwen2")
+        file, data = vocabulary(tmp_path, {**changed, "added_tokens": [*trained["added_tokens"], *added]})
+        assert (compare_tokens(file, data) == []) == fits, texts
+
+
 def test_tokens_around_a_text(trained: dict[str, Any], tmp_path: Path) -> None:
     """A post-processor with two tokens before a text; a GGUF states one of them."""
     begin, end = ({"SpecialToken": {"id": text, "type_id": 0}} for text in SPECIAL[:2])

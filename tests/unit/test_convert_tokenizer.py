@@ -105,11 +105,15 @@ def test_end_tokens_of_generation_config_are_the_last_resort(tmp_path: Path) -> 
     assert read_tokenizer(checkpoint, VOCAB).special_ids == {"eos": 482}
 
 
-def template(first: str | None, last: str | None) -> dict[str, Any]:
-    """A post-processor that puts tokens around a text."""
-    around = [[{"SpecialToken": {"id": text, "type_id": 0}}] if text else [] for text in (first, last)]
+IDS = {text: 480 + i for pre in ("qwen2", "llama-bpe") for i, text in enumerate(special_tokens(pre))}
+
+
+def template(first: str | None, last: str | None, name: str = "{}") -> dict[str, Any]:
+    """A post-processor that puts tokens around a text. name: form of its names for them."""
+    around = [[{"SpecialToken": {"id": name.format(text), "type_id": 0}}] if text else [] for text in (first, last)]
     single = [*around[0], {"Sequence": {"id": "A", "type_id": 0}}, *around[1]]
-    known = {text: {"id": text, "ids": [480], "tokens": [text]} for text in (first, last) if text}
+    texts = {name.format(text): text for text in (first, last) if text}
+    known = {id: {"id": id, "ids": [IDS[text]], "tokens": [text]} for id, text in texts.items()}
     return {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": known}
 
 
@@ -242,6 +246,10 @@ def test_added_tokens_are_those_of_transformers(adds: tuple[bool, bool], stated:
     data = read_tokenizer(checkpoint, VOCAB)
     assert data.add_special == {"bos": len(ids) > 1 and adds[0], "eos": len(ids) > 1 and adds[1]}
     assert len(ids) == 1 + sum(adds)
+    nested = {"type": "Sequence", "processors": [template(bos, eos, "[{}]")]}
+    edit(tmp_path, "tokenizer.json", lambda t: t.update(post_processor={"type": "Sequence", "processors": [nested]}))
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("x")["input_ids"] == ids
+    assert read_tokenizer(checkpoint, VOCAB) == data
     if all(adds):
         around = {"cls": [bos, ids[0]], "sep": [eos, ids[-1]]}
         other = {"type": "RobertaProcessing", **around, "trim_offsets": True, "add_prefix_space": False}
@@ -291,8 +299,28 @@ def with_normalizer(data: dict[str, Any]) -> None:
     data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, replaced]}
 
 
+def nested_lowercase() -> dict[str, Any]:
+    inner = {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}
+    return {"type": "Sequence", "normalizers": [inner]}
+
+
+def with_flag(data: dict[str, Any]) -> None:
+    data["added_tokens"][0]["lstrip"] = True
+
+
+def with_missing_byte(data: dict[str, Any]) -> None:
+    """A byte that only invalid UTF-8 has, which is in no text of the later comparison."""
+    data["model"] |= {"vocab": {**data["model"]["vocab"]}, "unk_token": "<|endoftext|>"}
+    data["model"]["vocab"].pop("\u00fe")
+
+
 STATED = {
     "its normalizer is Replace": with_normalizer,
+    "its normalizer is Lowercase": lambda t: t.update(normalizer=nested_lowercase()),
+    "endoftext.*flag lstrip": with_flag,
+    "1 bytes are '<|endoftext|>'": with_missing_byte,
+    "its dropout is 0.1": lambda t: t["model"].update(dropout=0.1),
+    "its end_of_word_suffix is": lambda t: t["model"].update(end_of_word_suffix="</w>"),
     "add_prefix_space": with_prefix_space,
     "ignore_merges is true.*qzqz": with_unmerged_word,
 }
@@ -306,6 +334,13 @@ def test_what_a_gguf_cannot_state_is_refused_by_name(name: str, tmp_path: Path) 
         read_tokenizer(checkpoint, 700)
     data = read_tokenizer(checkpoint, 700, force=True)
     assert len(data.warnings) == 1
+
+
+def test_split_special_tokens_are_refused(tmp_path: Path) -> None:
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(split_special_tokens=True))
+    with pytest.raises(ConfigError, match="split_special_tokens"):
+        read_tokenizer(checkpoint, VOCAB)
 
 
 def test_the_rule_of_merges_chooses_the_name(tmp_path: Path) -> None:
@@ -328,6 +363,8 @@ def mutations() -> dict[str, Callable[[dict[str, Any]], object]]:
         "id out of range": lambda t: t["model"]["vocab"].update(zzz=VOCAB),
         "negative id": lambda t: t["model"]["vocab"].update(zzz=-1),
         "id that is text": lambda t: t["model"]["vocab"].update(zzz="seven"),
+        "token with a zero": lambda t: t["added_tokens"][0].update(content="a\0b"),
+        "two empty tokens": lambda t: t["model"]["vocab"].update({"": 490, "[EMPTY_490]": 491}),
         "two tokens with one id": lambda t: t["model"]["vocab"].update(zzz=3),
         "merges of three": lambda t: t["model"].update(merges=[["a", "b", "c"]]),
         "merges of numbers": lambda t: t["model"].update(merges=[[1, 2]]),

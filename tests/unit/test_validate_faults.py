@@ -78,9 +78,11 @@ def numbers(name: str, *values: int) -> Callable[[File], None]:
 
 
 def same_tokens(file: File) -> None:
+    """Tokens that are the same to the zero, where llama.cpp ends a text."""
     at = next(i for i, entry in enumerate(file.keys) if entry[0] == b"tokenizer.ggml.tokens")
     kind, count = struct.unpack_from("<IQ", file.keys[at][2])
-    file.keys[at] = (*file.keys[at][:2], struct.pack("<IQ", kind, count) + text(b"same") * count)
+    texts = [text(b"same\0%d" % i) for i in range(count)]
+    file.keys[at] = (*file.keys[at][:2], struct.pack("<IQ", kind, count) + b"".join(texts))
 
 
 DRAFTS: dict[str, tuple[Callable[[File], None], str]] = {

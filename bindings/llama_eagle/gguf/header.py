@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from llama_eagle.errors import InputError
+from llama_eagle.file_kinds import COMMAND as CONVERT
 from llama_eagle.file_kinds import GGUF, is_not
 from llama_eagle.files import refuse_special
 
@@ -36,6 +37,8 @@ Q2_0 = 42  # missing in gguf's table
 MAX_DIMS = 4
 MAX_NAME = 64  # bytes of a tensor name, GGML_MAX_NAME
 SPLIT_ID = "llama_eagle.split_id"  # equal in all files of one conversion
+NO_FILE = "no such file."
+HUB_ID = re.compile(r"(?!.*\.gguf$)\w[\w.-]*/\w[\w.-]*(:\w+)?")  # a relative path may look the same
 SPLIT_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
@@ -114,9 +117,9 @@ class Header:
         return list(reader.elements(ref.type_id, ref.count))
 
     def count_distinct(self, ref: ArrayRef) -> int:
-        """Count the distinct strings of an array. Empty ones count as distinct."""
-        strings = [*self.raw_strings(ref)]
-        return len(set(strings) - {b""}) + strings.count(b"")
+        """Count the distinct tokens of an array. llama.cpp reads each to its first zero, and names an empty one."""
+        texts = (text.partition(b"\0")[0] for text in self.raw_strings(ref))
+        return len({text or b"[EMPTY_%d]" % i for i, text in enumerate(texts)})
 
     def raw_strings(self, ref: ArrayRef) -> Iterator[bytes]:
         """Yield the strings of an array, not decoded."""
@@ -165,15 +168,23 @@ def read_header(path: Path | str) -> Header:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
                 header = _parse(_Reader(view, path), path, size)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file. Give the path of a .gguf file.") from None
+        raise InputError(f"{path}: {NO_FILE} {_how_to_get(path)}") from None
     except IsADirectoryError:
         raise InputError(
-            f"{path} is a folder, not a GGUF file. Convert a checkpoint first: llama-eagle convert {path} -o model.gguf"
+            f"{path} is a folder, not a GGUF file. Convert a checkpoint first: {CONVERT.replace('FOLDER', str(path))}"
         ) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}). Correct the path.") from None
     check_extents(header)
     return header
+
+
+def _how_to_get(path: Path) -> str:
+    """Return the remedy for a path without a file, which may be an address or an id on the hub."""
+    if re.match(r"https?:/", str(path)):
+        return "Download the file, and give its path."
+    fetch = f", or fetch it from the hub: llama-eagle run {path}" if HUB_ID.fullmatch(str(path)) else ""
+    return f"Give the path of a .gguf file{fetch}."
 
 
 Source: TypeAlias = Path | str | list[Header]  # a model's file, or the headers of all its files

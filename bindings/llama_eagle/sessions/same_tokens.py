@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,7 @@ CHAT = (
 )
 MARKUP = re.compile(r"[<\[_][\x21-\x7e]{1,24}[>\]\[]")  # a vocabulary's entry that a loader could take for special
 MAX_MARKUP = 2000
+MAX_CROSSING = 2000
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,27 @@ def compare_tokens(vocabulary: Path, data: TokenizerData) -> list[str]:
         engine = Tokenizer(model)
         for texts in (special_texts(special), TEXTS, markup_texts(data), tuple(chat_texts(data))):
             if (found := first_difference(engine, encode, texts)) is not None:
+                if engine.encode(found.text, add_bos=False) == encoder.encode(found.text, add_special_tokens=False).ids:
+                    return [f"{found}: its post-processor puts tokens around a text that a GGUF cannot state"]
                 return [f"{found}{_reason(found, read_json(data.encoder.file), data)}"]
     return []
 
 
 def special_texts(special: Sequence[str]) -> tuple[str, ...]:
-    """Return texts with special tokens: each alone and inside of a text."""
-    return tuple(text for token in special for text in (token, f"x{token}y", f"a {token} b\n{token}\n"))
+    """Return texts with special tokens: each alone and inside of a text, and two that share characters."""
+    alone = (text for token in special for text in (token, f"x{token}y", f"a {token} b\n{token}\n"))
+    return (*alone, *islice(_crossing(special), MAX_CROSSING))
+
+
+def _crossing(special: Sequence[str]) -> Iterator[str]:
+    """Yield texts in which a token ends with the beginning of another one: the engine takes the longer of them."""
+    begins = defaultdict(list)
+    for token in special:
+        for n in range(1, len(token)):
+            begins[token[:n]].append(token)
+    for token in special:
+        for n in range(1, len(token)):
+            yield from (token[:n] + other for other in begins.get(token[n:], ()))
 
 
 def markup_texts(data: TokenizerData) -> tuple[str, ...]:
@@ -150,8 +167,6 @@ def _reason(found: Difference, stored: dict[str, Any], data: TokenizerData) -> s
             return f": {token['content']!r} has the flag {flags[0]}, which a GGUF cannot state"
     if reason := normalizer_problem(stored):
         return f": {reason}"
-    if found.engine[1:] == found.reference or found.engine == found.reference[1:]:
-        return ": one of them adds a token before a text"
     if taken and any(data.types[i] == 1 for i in extra if data.tokens[i] in taken):
         return f": llama.cpp takes {taken[0]!r} for a special token"
     return f" with the pre-tokenizer {data.pre}"
