@@ -29,15 +29,15 @@ def test_scores_are_as_constructed(files: PairFiles, tmp_path: Path) -> None:
         {"category": "letters", "prompt": "Count: A B C"},
         {"category": "chat", "turns": ["Count on: A B", "And from D"]},
     )
-    options = ("-m", files.target, "-d", files.draft, "--data", prompts, "-n", 600, "--ignore-eos", "-t", 1)
+    options = ("-m", files.target, "-d", files.draft, "--data", prompts, "-n", 240, "--ignore-eos", "-t", 1)
     plot = tmp_path / "plot.png"
     outcome = llama_eagle("evaluate", *options, "--n-draft", 3, "--plot", plot, "--json")
     assert outcome.code == 0, outcome
     report = outcome.json
     assert {name: score["n_turns"] for name, score in report["categories"].items()} == {"letters": 1, "chat": 2}
     overall = report["overall"]
-    assert (overall["n_turns"], overall["n_same"], overall["n_tokens"]) == (3, 3, 1800)
-    expected = files.cycle.simulate(int(files.cycle.ids[2]), 1800, 3)
+    assert (overall["n_turns"], overall["n_same"], overall["n_tokens"]) == (3, 3, 720)
+    expected = files.cycle.simulate(int(files.cycle.ids[2]), 720, 3)
     assert overall["accepted_per_position"] == pytest.approx(expected.accepted_per_position, abs=0.05)
     assert overall["mean_emitted"] == pytest.approx(expected.mean_emitted, abs=0.1)
     assert overall["over_plain"] == pytest.approx(overall["tps"] / overall["plain_tps"])
@@ -77,7 +77,7 @@ def test_a_model_without_a_draft(files: PairFiles, tmp_path: Path) -> None:
     """Look-up drafts. Next to a draft it is measured alone and, without a fixed length, both as by default."""
     prompts = data(tmp_path / "prompts.jsonl", {"category": "letters", "prompt": "A B C"})
     alone_in_folder = shutil.copy(files.target, tmp_path / "alone.gguf")
-    options = ("-m", alone_in_folder, "--data", prompts, "-n", 300, "--ignore-eos", "-t", 1, "--n-draft", 4)
+    options = ("-m", alone_in_folder, "--data", prompts, "-n", 100, "--ignore-eos", "-t", 1, "--n-draft", 4)
     report = llama_eagle("evaluate", *options, "--json").json
     assert (report["draft"], report["lookup"]) == ("lookup", None)
     assert (report["overall"]["n_same"], report["overall"]["n_turns"]) == (1, 1)

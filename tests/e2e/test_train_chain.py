@@ -64,13 +64,20 @@ def make_target_that_knows(text: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A text and the target that knows it."""
+    folder = tmp_path_factory.mktemp("known")
+    text = folder / "my-texts.txt"
+    text.write_text(f"{TEXT}. " * 200)
+    return text, make_target_that_knows(text.read_text(), folder / "my-model")
+
+
 @pytest.mark.native
-def test_train_convert_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_convert_generate(known: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands of docs/training.md, on a text file: the draft pays, and the text stays the same."""
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
-    text = tmp_path / "my-texts.txt"
-    text.write_text(f"{TEXT}. " * 200)
-    folder = make_target_that_knows(text.read_text(), tmp_path / "my-model")
+    text, folder = known
     options = ["--device", "cpu", "--max-length", 32, "--epochs", 1]
     code, trained, _ = command(
         capsys, "train", "--target", folder, "--data", text, "-o", tmp_path / "my-draft", *options
@@ -91,12 +98,13 @@ def test_train_convert_generate(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.native
-def test_train_from_a_gguf_to_a_gguf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_from_a_gguf_to_a_gguf(
+    known: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One command: the draft of a GGUF target is found next to it. A wrong type is refused before training."""
-    text = tmp_path / "my-texts.txt"
-    text.write_text(f"{TEXT}. " * 200)
+    text, folder = known
     target, draft = tmp_path / "my-model.gguf", tmp_path / "eagle3-my-model.gguf"
-    convert_target(make_target_that_knows(text.read_text(), tmp_path / "my-model"), target)
+    convert_target(folder, target)
     train = ("train", "--target", target, "--data", text, "-o", tmp_path / "my-draft", "--gguf", draft)
     options = ("--device", "cpu", "--max-length", 32, "--epochs", 1, "--gguf-type")
     code, refused, _ = command(capsys, *train, *options, "q9")

@@ -33,10 +33,11 @@ class TrimmedRounds(Rounds):
         self.round(n_kept)
 
 
-@pytest.mark.parametrize("family", ["qwen35", "qwen35moe", "qwen3next"])
-def test_chains_of_a_trimmed_head(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "prompts"), [("qwen35", (1, 33)), ("qwen35moe", (1, 33)), ("qwen3next", (33, 300))])
+def test_chains_of_a_trimmed_head(family: str, prompts: tuple[int, ...], tmp_path: Path) -> None:
+    """After prompts of one batch, and of two."""
     target = MtpTarget(family, tmp_path)
-    for n_prompt in (1, 33, 700):
+    for n_prompt in prompts:
         with target.open(n_ubatch=256) as context:
             draft = NativeMtp(context, n_vocab_draft=N_ROWS)
             rounds = TrimmedRounds(target, draft, MTPReference(target.folder))

@@ -152,6 +152,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same head; tests/e2e/test_train_processes.py kills one."""
+    settings = replace(settings, epochs=1)
     train(settings)
     cut = replace(settings, output=tmp_path / "cut")
     write = Journal.write
@@ -208,6 +209,7 @@ def test_a_head_is_trained_through_a_gguf(settings: Settings, files: dict[str, P
     from llama_eagle.gguf.header import read_model
     from llama_eagle.gguf.sidecars import find_sidecars
 
+    settings = replace(settings, epochs=2)
     train(settings)
     through = replace(settings, target=str(files["bare"]), output=tmp_path / "through")
     report = train(through)
