@@ -162,6 +162,15 @@ def test_ids_for_a_template_that_wants_nine_characters(mistral: Served, given: s
     assert of_calls == of_results and len(set(of_calls)) == 2
 
 
+def test_turns_that_a_template_refuses_are_joined(mistral: Served) -> None:
+    """Two questions in a row, a reminder behind a call's result, and a question behind a call that was cut."""
+    late = {"role": "user", "content": [{"type": "text", "text": "LATE"}]}
+    assert "Question\n\nLATE[/INST]" in prompt(mistral, [USER, late])
+    text = prompt(mistral, [USER, CALL, result("RESULT"), late, {**USER, "content": "LAST"}])
+    assert "RESULT\n\nLATE\n\nLAST" in text and text.count("call00001") == 2
+    assert '"content": LATE, "call_id": "call00001"' in prompt(mistral, [USER, CALL, late])
+
+
 def test_a_model_gets_the_ids_that_it_wrote(mistral: Served) -> None:
     """Without the prefixes of the APIs: their prompts are that of the id itself, which is in the slot's cache."""
     for name in ("nine12345", "call_nine12345"):

@@ -55,7 +55,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (RESPONSES, {"top_logprobs": 2}),
     *[
         (RESPONSES, {"tools": [{"type": kind}]})
-        for kind in ("file_search", "code_interpreter", "computer_use_preview", "mcp", "image_generation", "shell")
+        for kind in ("file_search", "code_interpreter", "computer_use_preview", "mcp", "local_shell", "shell")
     ],
     (MESSAGES, {"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}),
     (MESSAGES, {"container": "container_1"}),
@@ -109,7 +109,8 @@ SENT: dict[str, dict[str, Any]] = {
         "store": True, "user": "u", "metadata": {"a": "b"}, "service_tier": "auto", "truncation": "auto",
         "include": ["reasoning.encrypted_content", "web_search_call.action.sources"], "max_tool_calls": 3,
         "text": {"verbosity": "low", "format": {"type": "text"}}, "reasoning": {"summary": "auto"}, "background": False,
-        "safety_identifier": "s", "prompt_cache_key": "k", "tools": [{"type": "web_search"}], "top_logprobs": 0,
+        "safety_identifier": "s", "prompt_cache_key": "k",
+        "tools": [{"type": "web_search"}, {"type": "image_generation"}], "top_logprobs": 0,
         "previous_response_id": None, "conversation": None, "prompt": None, "context_management": None,
     },
     MESSAGES: {

@@ -14,6 +14,8 @@ struct eagle_answer_form {
     bool has_text_arguments = false;   // JSON text; objects fail, or are printed in Python's notation
     bool has_null_content = false;     // of an answer without content; otherwise it is ""
     bool has_nine_characters = false;  // ids of calls, which the template refuses otherwise, as Mistral's do
+    bool needs_turns = false;          // two messages of one role in a row are refused
+    bool ends_with_results = false;    // a question behind a call's result is refused
     std::string reasoning;             // empty: the template shows none
 };
 
@@ -116,7 +118,13 @@ eagle_answer_form eagle_find_form(const Render & render) {
         answer["content"] = form.has_null_content ? common_json() : common_json("");
         const common_json arguments = form.has_text_arguments ? common_json(object.dump()) : object;
         form.has_nine_characters = eagle_trial(render, eagle_called(arguments, answer, "call_with_more"), 3).empty();
+        common_json messages = eagle_called(arguments, answer);
+        messages.erase(3);
+        form.ends_with_results = eagle_trial(render, messages, 4).empty();
     }
+    const common_json question = common_json{{"role", "user"}, {"content", "User message"}};
+    const common_json questions = common_json::array({question, question});
+    form.needs_turns = eagle_trial(render, questions, 2).empty() && !eagle_trial(render, questions, 1).empty();
     for (const char * key : {"reasoning_content", "reasoning", "thinking", "thought"}) {
         common_json answer = common_json{{"content", "Answer"}};
         answer[key] = EAGLE_MARK;
@@ -203,10 +211,79 @@ inline void eagle_shorten_ids(common_json & messages) {
     }
 }
 
+// Returns the parts of two contents, or their texts with an empty line between them.
+inline common_json eagle_joined(const common_json & first, const common_json & second) {
+    if (first.is_null() || second.is_null()) {
+        return first.is_null() ? second : first;
+    }
+    if (first.is_string() && second.is_string()) {
+        return first.get<std::string>() + "\n\n" + second.get<std::string>();
+    }
+    common_json parts = common_json::array();
+    for (const common_json & content : {first, second}) {
+        if (content.is_string()) {
+            parts.push_back(common_json{{"type", "text"}, {"text", content}});
+        }
+        for (size_t i = 0; content.is_array() && i < content.size(); i++) {
+            parts.push_back(content.at(i));
+        }
+    }
+    return parts;
+}
+
+// Returns true if one message may have to join the one before it. Calls are kept apart.
+inline bool eagle_follows(const common_json & before, const common_json & message, const eagle_answer_form & form) {
+    const std::string role = eagle_text_at(message, "role");
+    const std::string last = eagle_text_at(before, "role");
+    const bool has_calls = eagle_has(before, "tool_calls") || eagle_has(message, "tool_calls");
+    return (form.needs_turns && role == last && !has_calls && (role == "user" || role == "assistant")) ||
+           (form.ends_with_results && role == "user" && last == "tool");
+}
+
+// Returns true for a question behind a call that has no result, because a limit has cut it.
+inline bool eagle_is_left(const common_json & before, const common_json & message, const eagle_answer_form & form) {
+    return form.ends_with_results && eagle_text_at(message, "role") == "user" && eagle_has(before, "tool_calls") &&
+           !before.at("tool_calls").empty();
+}
+
+// Joins messages that the template refuses next to each other. Agents send reminders behind questions and results.
+template <typename Render>
+void eagle_join_turns(common_json & messages, const std::string & chat_template, const Render & render) {
+    eagle_answer_form any;
+    any.needs_turns = any.ends_with_results = true;
+    bool is_uneven = false;
+    for (size_t i = 1; i < messages.size(); i++) {
+        const common_json & before = messages.at(i - 1);
+        is_uneven =
+            is_uneven || eagle_follows(before, messages.at(i), any) || eagle_is_left(before, messages.at(i), any);
+    }
+    if (!is_uneven) {
+        return;
+    }
+    const eagle_answer_form form = eagle_form_of(chat_template, render);
+    common_json joined = common_json::array();
+    for (auto message : messages) {
+        const size_t n = joined.size();
+        if (n > 0 && eagle_follows(joined.at(n - 1), message, form)) {
+            common_json & last = joined.at(n - 1);
+            last["content"] =
+                eagle_joined(last.value("content", common_json()), message.value("content", common_json()));
+            continue;
+        }
+        if (n > 0 && eagle_is_left(joined.at(n - 1), message, form)) {
+            message["role"] = "tool";
+            message["tool_call_id"] = eagle_text_at(joined.at(n - 1).at("tool_calls").back(), "id");
+        }
+        joined.push_back(message);
+    }
+    messages = joined;
+}
+
 // Gives answers the form that the template shows. Returns true if the arguments of calls are text. render(messages,
 // tools): renders a prompt. Throws for arguments that are no JSON.
 template <typename Render>
 bool eagle_form_answers(common_json & messages, const std::string & chat_template, const Render & render) {
+    eagle_join_turns(messages, chat_template, render);
     bool has_text_arguments = false;
     bool has_ids = false;
     for (auto & message : messages) {

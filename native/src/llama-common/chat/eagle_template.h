@@ -1,5 +1,5 @@
 // Limits for chat templates, which are untrusted programs in llama.cpp's interpreter. Exceeding a limit throws an
-// exception that names it. And numbers as Python writes them.
+// exception that names it. And numbers and texts as Python writes them.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -107,4 +108,44 @@ inline std::string eagle_python_float(double value) {
         snprintf(text, sizeof(text), "%.*f", std::max(1, precision - exponent), value);
     }
     return text;
+}
+
+// Returns true if Python prints a character (a code point above ASCII) as it is in a list.
+inline bool eagle_is_printable(uint32_t c) {
+    static constexpr uint32_t OTHERS[][2] = {
+        {0x80, 0xa0},       {0xad, 0xad},         {0x600, 0x605},      {0x61c, 0x61c},      {0x6dd, 0x6dd},
+        {0x70f, 0x70f},     {0x890, 0x891},       {0x8e2, 0x8e2},      {0x1680, 0x1680},    {0x180e, 0x180e},
+        {0x2000, 0x200f},   {0x2028, 0x202f},     {0x205f, 0x206f},    {0x3000, 0x3000},    {0xd800, 0xf8ff},
+        {0xfeff, 0xfeff},   {0xfff9, 0xfffb},     {0x110bd, 0x110bd},  {0x110cd, 0x110cd},  {0x13430, 0x13438},
+        {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a},   {0xe0001, 0xe007f},  {0xf0000, 0x10fffd},
+    };
+    return std::none_of(std::begin(OTHERS), std::end(OTHERS),
+                        [&](const uint32_t(&range)[2]) { return range[0] <= c && c <= range[1]; });
+}
+
+// Returns a text as Python prints it in a list: quoted, with escapes.
+inline std::string eagle_python_text(const std::string & text) {
+    const bool is_double = text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
+    const char quote = is_double ? '"' : '\'';
+    std::string result(1, quote);
+    for (size_t i = 0; i < text.size();) {
+        const unsigned char first = text[i];
+        const size_t n = first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+        uint32_t c = n == 1 ? first : first & (0x7f >> n);
+        for (size_t j = 1; j < n && i + j < text.size(); j++) {
+            c = c << 6 | (text[i + j] & 0x3f);
+        }
+        const size_t named = std::string("\t\n\r\\").find(text[i]);
+        if (named != std::string::npos || text[i] == quote) {
+            result += {'\\', named == std::string::npos ? quote : "tnr\\"[named]};
+        } else if (n == 1 ? first >= 0x20 && first != 0x7f : eagle_is_printable(c)) {
+            result += text.substr(i, n);
+        } else {
+            char code[16];
+            snprintf(code, sizeof(code), c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+            result += code;
+        }
+        i += n;
+    }
+    return result + quote;
 }

@@ -14,8 +14,10 @@ inline std::string eagle_name_in(const std::string & name_space, const std::stri
     return name_space.empty() ? name : name_space + (has_end ? "" : "__") + name;
 }
 
-inline bool eagle_is_web_search(const common_json & tool) {
-    return eagle_text_at(tool, "type").compare(0, 10, "web_search") == 0;
+// Returns true for the tools of OpenAI's servers that Codex sends by default.
+inline bool eagle_is_hosted(const common_json & tool) {
+    const std::string type = eagle_text_at(tool, "type");
+    return type.compare(0, 10, "web_search") == 0 || type == "image_generation";
 }
 
 inline void eagle_add_tool(common_json & functions, const common_json & tool, const std::string & name_space) {
@@ -26,8 +28,8 @@ inline void eagle_add_tool(common_json & functions, const common_json & tool, co
         }
         return;
     }
-    if (eagle_is_web_search(tool)) {  // which Codex sends by default
-        LOG_WRN("a tool of type '%s' is ignored: this server searches no web\n", type.c_str());
+    if (eagle_is_hosted(tool)) {
+        LOG_WRN("a tool of type '%s' is ignored: this server runs no tools\n", type.c_str());
         return;
     }
     eagle_require(!type.empty(), "a tool has no 'type'");
@@ -68,7 +70,7 @@ inline void eagle_name_choice(common_json & choice) {
     }
     common_json kept = common_json::array();
     for (auto tool : choice.at("tools")) {
-        if (!eagle_is_web_search(tool)) {
+        if (!eagle_is_hosted(tool)) {
             eagle_name_choice(tool);
             kept.push_back(tool);
         }
