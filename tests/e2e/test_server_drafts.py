@@ -98,10 +98,11 @@ def test_many_clients_read_what_each_reads_alone(pair: list[object]) -> None:
 
 
 def test_lengths_that_adapt_change_no_text(eagle3: list[object]) -> None:
+    """The batch has no room for the longest drafts of all clients."""
     asked = requests(24, seed=2)
     with serve(*eagle3[:2], "-d", "none", "--parallel", 1, *CONTEXT) as server:
         expected = texts(answers(server, asked, 1))
-    with serve(*eagle3, "--parallel", N_CLIENTS, *CONTEXT) as server:
+    with serve(*eagle3, "--parallel", N_CLIENTS, "-ub", 24, *CONTEXT) as server:
         found = answers(server, asked, N_CLIENTS)
     assert texts(found) == expected
     assert sum(n for n, _ in drafts(found)) > 0
