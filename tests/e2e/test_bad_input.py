@@ -86,6 +86,8 @@ GENERATE = [
     (["-m", "@target.gguf", "-p", "a", "-n", "0"], USAGE, ["--n-predict=0"]),
     (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),
     (["-p", "a"], USAGE, ["--model"]),
+    (["-p", "a", "-m", "owner/name"], INPUT, ["If it is on the hub: llama-eagle run owner/name"]),
+    (["-m", "@target.gguf", "-d", "", "-p", "a"], USAGE, ["draft is empty. Give a file, mtp, lookup, none or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--frobnicate"], USAGE, ["--frobnicate"]),
     (["-m", "@target.gguf", "-p", "a", "--n-draft", "many"], USAGE, ["0 or more, or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--n-draft", "-2"], USAGE, ["0 or more, or auto"]),
@@ -120,6 +122,9 @@ BAD_DRAFTS = {
     "shard-00001-of-00002.gguf": "it is an EAGLE-3 draft in 2 files, which have to be one",
     "empty.gguf": "not a GGUF",
     "truncated.gguf": "truncated",
+    "none.gguf": "no such file. Give the path of a .gguf file, or",
+    "owner/name": "llama-eagle convert owner/name -o draft.gguf --target TARGET.gguf",  # not in the folder
+    ".": "is a folder, not a GGUF file. Convert a checkpoint first",
 }
 COMMANDS = {  # the target is the argument before -d
     "generate": ["-p", "a", "-m"],
@@ -132,12 +137,16 @@ COMMANDS = {  # the target is the argument before -d
 }
 
 
+def draft_in(models: Path, name: str) -> str:
+    return name if "/" in name else str(models / name)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_drafts_that_cannot_draft(command: str, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command refuses them in one line, before it loads or writes anything. Two drafters are a usage error."""
     arguments = [command, *fill([*COMMANDS[command], "@target.gguf"], models)]
     for draft, part in {**BAD_DRAFTS, "lookup -d mtp": "--draft names two drafters"}.items():
-        drafters = draft.split() if " " in draft else [str(models / draft)]
+        drafters = draft.split() if " " in draft else [draft_in(models, draft)]
         assert cli.run([*arguments, "-d", *drafters]) == (USAGE if " " in draft else INPUT), draft
         shown = capsys.readouterr()
         assert shown.out == "" and len(shown.err.splitlines()) == 1 and part in shown.err
@@ -147,7 +156,7 @@ def test_drafts_that_cannot_draft(command: str, models: Path, capsys: pytest.Cap
 def test_eagle_llama_refuses_drafts(models: Path) -> None:
     for draft, part in BAD_DRAFTS.items():
         with pytest.raises(EagleError, match=re.escape(part)):
-            EagleLlama(models / "target.gguf", draft=models / draft, verbose=False)
+            EagleLlama(models / "target.gguf", draft=draft_in(models, draft), verbose=False)
 
 
 @pytest.mark.parametrize(("arguments", "code", "parts"), GENERATE[::5])

@@ -200,6 +200,8 @@ class DraftingOptions:
                 f"exact verification supports drafts of at most {MAX_EXACT_DRAFT} tokens, not {self.n_draft}. Lower "
                 "n_draft or omit exact."
             )
+        if self.draft == "":
+            raise UsageError("draft is empty. Give a file, mtp, lookup, none or auto.")
         if self.lookup is False and self.draft == LOOKUP:
             raise UsageError("draft='lookup' and lookup=False contradict each other. Leave one out.")
         if self.lookup_cache is not None:

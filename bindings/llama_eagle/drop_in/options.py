@@ -18,7 +18,7 @@ from llama_eagle.drafting.options import AUTO, NONE, DraftingOptions
 from llama_eagle.drafting.resolve import Choice, resolve, without_effect, without_lookup
 from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.header import Header, Source, read_model
-from llama_eagle.gguf.pairing import require_models, require_scores
+from llama_eagle.gguf.pairing import read_draft, require_models, require_scores
 from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.gguf.validate import require_vocabulary
 from llama_eagle.gguf.validate.adapters import require_adapter
@@ -192,7 +192,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     options, others = split_arguments(given)
     refuse_conflicts(options, others)
     if options.draft_file is not None:
-        read_model(options.draft_file)
+        read_draft(options.draft_file)
     if options.mmproj_path is not None:
         require_clip(Path(options.mmproj_path))
 

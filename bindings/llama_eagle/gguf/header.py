@@ -37,7 +37,7 @@ Q2_0 = 42  # missing in gguf's table
 MAX_DIMS = 4
 MAX_NAME = 64  # bytes of a tensor name, GGML_MAX_NAME
 SPLIT_ID = "llama_eagle.split_id"  # equal in all files of one conversion
-NO_FILE = "no such file."
+NO_FILE, GIVE_PATH = "no such file.", "Give the path of a .gguf file."
 HUB_ID = re.compile(r"(?!.*\.gguf$)\w[\w.-]*/\w[\w.-]*(:\w+)?")  # a relative path may look the same
 SPLIT_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
@@ -183,8 +183,8 @@ def _how_to_get(path: Path) -> str:
     """Return the remedy for a path without a file, which may be an address or an id on the hub."""
     if re.match(r"https?:/", str(path)):
         return "Download the file, and give its path."
-    fetch = f", or fetch it from the hub: llama-eagle run {path}" if HUB_ID.fullmatch(str(path)) else ""
-    return f"Give the path of a .gguf file{fetch}."
+    fetch = f" If it is on the hub: llama-eagle run {path}" if HUB_ID.fullmatch(str(path)) else ""
+    return GIVE_PATH + fetch
 
 
 Source: TypeAlias = Path | str | list[Header]  # a model's file, or the headers of all its files

@@ -15,7 +15,7 @@ from llama_eagle import console
 from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.finding import Finding
-from llama_eagle.gguf.header import ArrayRef, Header, Source, read_model
+from llama_eagle.gguf.header import GIVE_PATH, HUB_ID, NO_FILE, ArrayRef, Header, Source, read_model
 from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS, FEATURE_DRAFTS
 from llama_eagle.gguf.reading import LOOKED_UP, bytes_read
 from llama_eagle.gguf.size import require_addresses
@@ -36,6 +36,8 @@ KNOWN_NON_TARGETS = {
     "imatrix": "an importance matrix",
 }
 
+MODEL_END = "-o model.gguf"
+DRAFT_END = "-o draft.gguf --target TARGET.gguf (a small model: without --target)"
 HEAD, EMBEDDINGS = "output.weight", "token_embd.weight"
 HEAD_ROWS = (8192, 16384, 32768)  # numbers of rows whose cost a check reports
 
@@ -153,9 +155,22 @@ def _read(target: Source, draft: Source | None) -> tuple[list[Header], list[Head
     require_target(target_files[0])
     if draft is None:
         return target_files, None
-    draft_files = read_model(draft)[1]
+    draft_files = read_draft(draft)
     require_draft(draft_files)
     return target_files, draft_files
+
+
+def read_draft(draft: Source) -> list[Header]:
+    """Return the headers of a draft's files. Raises `InputError` with the remedy for a draft."""
+    try:
+        return read_model(draft)[1]
+    except InputError as error:
+        text, path = str(error).replace(MODEL_END, DRAFT_END), str(draft)
+        if text.startswith(f"{path}: {NO_FILE}") and HUB_ID.fullmatch(path):
+            text = f"{path}: {NO_FILE} If it is on the hub: llama-eagle convert {path} {DRAFT_END}"
+        elif text.endswith(GIVE_PATH):
+            text = f"{text[:-1]}, or draft=mtp, draft=lookup, draft=none or draft=auto."
+        raise InputError(text) from None
 
 
 def pair_problems(target: Header, draft: Header, stored: set[str]) -> list[str]:

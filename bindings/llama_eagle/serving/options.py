@@ -15,7 +15,7 @@ from llama_eagle.drafting.resolve import Choice, resolve, session_options, witho
 from llama_eagle.errors import EagleError, UsageError, refuse
 from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.pairing import DRAFT_KINDS, require_models
+from llama_eagle.gguf.pairing import DRAFT_KINDS, read_draft, require_models
 from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.gguf.validate import small
 from llama_eagle.gguf.validate.assistant import ASSISTANT
@@ -139,7 +139,7 @@ def check(options: ServerOptions) -> Checked:
     files, draft_files = changed_models(
         options.extra,
         read_model(choice.target)[1],
-        None if own_head or choice.draft is None else read_model(choice.draft)[1],
+        None if own_head or choice.draft is None else read_draft(choice.draft),
     )
     target, draft = require_models(files, files if own_head else draft_files)
     if options.mmproj is not None:

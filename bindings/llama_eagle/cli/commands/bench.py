@@ -98,9 +98,10 @@ class Pair:
             return self.draft or EAGLE3
         from llama_eagle.gguf.header import read_model
         from llama_eagle.gguf.names import DRAFT_KINDS
+        from llama_eagle.gguf.pairing import read_draft
         from llama_eagle.gguf.validate.small import is_small
 
-        files = read_model(self.draft)[1]
+        files = read_draft(self.draft)
         if files[0].architecture in DRAFT_KINDS:
             return files[0].architecture
         return "small" if is_small(read_model(self.model)[0], files) else MTP
