@@ -1,7 +1,9 @@
-"""LoRA adapters of llama-server: cached text of another scale is not used."""
+"""The text is of the weights in use: cached text of another LoRA scale is not used, a changed model file is refused."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,8 @@ from typing import Any
 import pytest
 from fixtures.llama_pairs import SOFT, write_lora
 from fixtures.serving import Served, serve
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.streams import APIS, body_for
+from fixtures.tiny_gguf import Variant, write_draft, write_target
 
 pytestmark = pytest.mark.native
 
@@ -115,3 +118,26 @@ def test_slot_files_know_their_adapters(tmp_path: Path) -> None:
             status, found = server.post("/slots/0?action=restore", {"filename": "on"})
             assert status == 400 and "adapter.gguf" in found["error"]["message"]
             assert server.post("/slots/0?action=restore", {"filename": "off"})[0] == 200
+
+
+def test_an_overwritten_model_is_noticed(tmp_path: Path) -> None:
+    """Its weights are mapped. Another time of change, the same contents and a file in its place change no text."""
+    served = write_target(tmp_path / "served.gguf", Variant(spread=1.0))
+    other = write_target(tmp_path / "other.gguf", Variant(seed=2, spread=1.0))
+    contents = served.read_bytes()
+    with serve("-m", served, "-d", "none", "-c", 256, "-t", 1) as server:
+
+        def statuses() -> set[int]:
+            answers = [server.post(path, body_for(path, "a", 2, [])) for path in APIS] + [server.get("/health")]
+            assert all(status == 200 or "served.gguf was overwritten" in str(answer) for status, answer in answers)
+            return {status for status, _ in answers}
+
+        assert statuses() == {200}
+        os.utime(served)
+        assert statuses() == {200}
+        shutil.copyfile(other, served)
+        assert statuses() == {503}
+        served.write_bytes(contents)
+        assert statuses() == {200}
+        other.replace(served)
+        assert statuses() == {200}

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "eagle_model_files.h"
 #include "ggml-backend.h"
 #include "log.h"
 
@@ -48,6 +49,12 @@ inline const char * eagle_lost_rpc_server() {
 
 inline std::string eagle_about_lost(const std::string & server) {
     return "the RPC server " + server + " is gone: start it again, then this server";
+}
+
+// Returns the reason why this server can answer no request; empty if it can.
+inline std::string eagle_unusable() {
+    const char * server = eagle_lost_rpc_server();
+    return server ? eagle_about_lost(server) : eagle_model_files::change();
 }
 
 // Returns the message for a decode that failed.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "eagle_literals.h"
+#include "eagle_model_files.h"
 #include "llama.h"
 
 // Whether the pooled vectors of the model hold scores for reranking instead of embeddings.
@@ -10,7 +11,8 @@ inline bool & eagle_has_scores() {
     return value;
 }
 
-inline void eagle_loaded(const llama_context * ctx) {
+inline void eagle_loaded(const llama_context * ctx, const std::string & path) {
     eagle_literals::load(llama_model_get_vocab(llama_get_model(ctx)));
+    eagle_model_files::remember(path, llama_get_model(ctx));
     eagle_has_scores() = llama_pooling_type(ctx) == LLAMA_POOLING_TYPE_RANK;
 }
