@@ -60,6 +60,10 @@ OTHER_RULE: Final = {
     "glm4": "chatglm-bpe",
     "chatglm-bpe": "glm4",
 }
+# The bytes of texts, as byte-level BPE writes them. Published vocabularies lack some, for control characters and
+# planes of Unicode without characters.
+_PRINTED: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0xC0), *range(0xC2, 0xF1))
+_BYTES: Final = {*map(chr, (*_PRINTED, 0x109, 0x10A, 0x10D, 0x120, *range(0x122, 0x144)))}
 _BATCH: Final = 1 << 15  # texts that are tokenized at once
 
 
@@ -147,9 +151,8 @@ def _model_problems(model: dict[str, Any]) -> Iterable[str]:
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
             yield f"its {key} is {model[key]!r}, which llama.cpp does not apply"
-    letters = {chr(c) for c in (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x144))}  # of byte-level BPE
-    if model.get("unk_token") and (missing := len(letters - set(model["vocab"]))):
-        yield f"{missing} bytes are {model['unk_token']!r} for it (unk_token), and llama.cpp leaves them out"
+    if missing := sum(letter not in model["vocab"] for letter in _BYTES):
+        yield f"its vocabulary lacks {missing} bytes, around which llama.cpp merges otherwise"
 
 
 def _text_of_merges(data: dict[str, Any], encoder: StoredEncoder) -> str | None:
