@@ -24,7 +24,7 @@ from llama_eagle.synthetic.ggufs import PairFolder, convert_pair
 pytestmark = pytest.mark.native
 
 OFFLOADS = (0, 1, 4, -1)
-LONG = "The documentation describes settings, views and signals of an application in more detail. " * 6
+LONG = "The documentation describes settings, views and signals of an application in more detail. " * 3
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_rows_under_other_settings_are_refused(served: tuple[Served, Path], name
 def test_a_change_inside_a_long_prompt_costs_what_follows_it(tmp_path: Path) -> None:
     """An agent's prompt of one message, whose date changes: a checkpoint lies at most 1,536 tokens before it."""
     target = write_target(tmp_path / "target.gguf", Variant(mix=0.2))
-    n_context, n_prompt, n_change = 32768, 30000, 24000
+    n_context, n_prompt, n_change = 16384, 13000, 9000
     tokens = [40 + i % 23 for i in range(n_prompt)]
     changed = [*tokens[:n_change], 41, 42, *tokens[n_change:]]
     longer = ("--", "--override-kv", f"qwen35.context_length=int:{n_context}")

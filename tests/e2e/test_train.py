@@ -305,7 +305,7 @@ class Clock:
 def test_the_time_given_decides_the_steps(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The learning rate reaches its end with the time, however long the data would last; a resumed run has the rest."""
     monkeypatch.setattr(training_loop.time, "perf_counter", Clock())
-    timed = replace(settings, epochs=50, eval_every=None, save_every=None, patience=0, seconds=400.0)
+    timed = replace(settings, epochs=50, eval_every=None, save_every=None, patience=0, seconds=200.0)
     report = train(timed)
     assert report is not None
     records = [record for record in curve(settings.output) if not record["held_out"]]
@@ -313,8 +313,8 @@ def test_the_time_given_decides_the_steps(settings: Settings, monkeypatch: pytes
     assert records[-1]["lr"] < 0.02 * settings.learning_rate
     assert not report.stopped_early
 
-    few = replace(timed, output=settings.output.with_name("few"), epochs=3, seconds=4000.0)
-    assert (found := train(few)) is not None and found.steps == 3 * 12 and not found.stopped_early
+    few = replace(timed, output=settings.output.with_name("few"), epochs=1, seconds=4000.0)
+    assert (found := train(few)) is not None and found.steps == 12 and not found.stopped_early
 
     short = replace(timed, output=settings.output.with_name("short"), seconds=1.0)
     assert (found := train(short)) is not None and found.steps <= 2 and not found.stopped_early

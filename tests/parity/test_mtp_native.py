@@ -16,7 +16,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return MtpTarget(request.param, tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.parametrize("n_prompt", [1, 2, 33, 700])
+@pytest.mark.parametrize("n_prompt", [1, 2, 33, 300])
 def test_chains_after_prompts_and_rollbacks_of_every_length(n_prompt: int, target: MtpTarget) -> None:
     with target.open(n_ubatch=256) as context:
         draft = NativeMtp(context)
