@@ -36,7 +36,9 @@ MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -n
 SUM := $(shell echo '$(MODULES) $(subst ','\'',$(CMAKE_ARGS))' | cksum | cut -d' ' -f1)
 INSTALLED := $(VENV)/installed-$(SUM)
 INSTALLED_LEAN := $(VENV)/lean-$(SUM)
-INSTALL := $(PIP) install --quiet --no-build-isolation
+# Python compiles a module when it is first imported; most of torch's and transformers' never are.
+PIP_INSTALL := $(PIP) install --quiet --no-compile
+INSTALL := $(PIP_INSTALL) --no-build-isolation
 
 .NOTPARALLEL:
 .PHONY: demo test test-all test-slow test-vulkan fuzz soak walk wheel try-wheel docs lock lint format sanitize bench install clean
@@ -52,23 +54,26 @@ NEW_VENV := { $(PYTHON) -c '$(CHECK)' && $(PYTHON) -m venv $(VENV); }
 $(VENV)/tools: native/UPSTREAM
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(NEW_VENV)
 ifndef LOCKED
-	$(PIP) install --quiet --upgrade $(TOOLS)
+	$(PIP_INSTALL) --upgrade $(TOOLS)
 	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(INSTALL) "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
 endif
 	touch $@
 
 $(VENV)/dependencies: $(VENV)/tools pyproject.toml
 ifdef LOCKED
-	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --quiet --require-hashes --requirement requirements.lock
+	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP_INSTALL) --require-hashes --requirement requirements.lock
 else
-	$(PIP) install --quiet --group dev
+	$(PIP_INSTALL) --group dev
 endif
 	touch $@
 
-# Both build in one tree: the second compiles what the first has left out.
-$(INSTALLED): $(VENV)/dependencies $(NATIVE)
+# Both build in one tree: the second compiles what the first has left out. Dependencies that the build does not need are
+# installed meanwhile.
+$(INSTALLED): $(if $(LOCKED),$(VENV)/dependencies,$(VENV)/tools) pyproject.toml $(NATIVE)
 	rm -f $(VENV)/installed-* $(VENV)/lean-*
-	CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON $$CMAKE_ARGS" $(INSTALL) --no-deps -e .
+	$(MAKE) --silent $(VENV)/dependencies & dependencies=$$!; \
+	    CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON $$CMAKE_ARGS" $(INSTALL) --no-deps -e .; build=$$?; \
+	    wait $$dependencies && exit $$build
 	touch $@
 
 $(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
@@ -90,8 +95,8 @@ test-all: lint install
 	$(BIN)/python -m pytest $(JOBS)
 
 test-slow: install
-	$(PIP) install --quiet --group integrations
-	$(PIP) install --quiet --no-deps speculators==0.9.0 hs-connectors==0.9.0  # it excludes newer versions of transformers
+	$(PIP_INSTALL) --group integrations
+	$(PIP_INSTALL) --no-deps speculators==0.9.0 hs-connectors==0.9.0  # it excludes newer versions of transformers
 	$(BIN)/python -m pytest -m slow -o timeout=7200
 
 # Of these tests; Mesa's software device takes a minute for a long prompt. TESTS= for all of them, on a GPU.
@@ -145,12 +150,12 @@ try-wheel: install wheel
 	$(BIN)/python packaging/try_wheel.py build/wheels
 
 docs: install
-	$(PIP) install --quiet --group docs
+	$(PIP_INSTALL) --group docs
 	rm -rf build/docs
 	$(BIN)/python packaging/reference.py build/docs
 
 lock: $(VENV)/dependencies
-	$(PIP) install --quiet uv
+	$(PIP_INSTALL) uv
 	printf '%s\n' $(TOOLS) | $(BIN)/uv pip compile - pyproject.toml --group dev --universal --python-version 3.10 --generate-hashes \
 	    --custom-compile-command "make lock" --quiet --output-file requirements.lock
 

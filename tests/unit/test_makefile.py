@@ -47,8 +47,23 @@ def make(tree: Path, *arguments: str) -> tuple[int, list[str]]:
 def test_a_second_install_does_nothing(tree: Path) -> None:
     code, calls = make(tree, "install")
     assert code == 0
-    assert calls[-1].endswith("--no-deps -e .")
+    assert {call.partition("--no-compile ")[2] for call in calls} > {
+        "--group dev",
+        "--no-build-isolation --no-deps -e .",
+    }
     assert make(tree, "install") == (0, calls)
+
+
+@pytest.mark.parametrize("part", ["--group dev", "--no-deps -e ."])
+def test_each_half_of_an_install_can_fail(tree: Path, part: str) -> None:
+    """They run at the same time. The next install repeats it."""
+    python = tree / "python"
+    python.write_text(PYTHON.replace("esac", f'    *"{part}") exit 1;;\nesac'))
+    assert make(tree, "install")[0] == 2
+    python.rename(tree / ".venv/bin/python").write_text(PYTHON)
+    shutil.copy(tree / ".venv/bin/python", python)
+    code, calls = make(tree, "install")
+    assert code == 0 and calls[-1].endswith(part)
 
 
 @pytest.mark.parametrize("args", ['-DCMAKE_CXX_FLAGS="-O2 -g"', "-DNAME='a b'", "-DNAME=$(x)"])
@@ -56,7 +71,8 @@ def test_options_with_quotes_reach_the_build(tree: Path, args: str) -> None:
     expected = args.replace("$(x)", "")  # make's own variable
     code, calls = make(tree, "install", f"CMAKE_ARGS={args}")
     assert code == 0
-    assert calls[-1].startswith(f"-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON {expected}|")
+    (build,) = (call for call in calls if call.endswith("--no-deps -e ."))
+    assert build.startswith(f"-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON {expected}|")
 
 
 def test_an_environment_without_pip_is_completed(tree: Path) -> None:
