@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures.command import llama_eagle
 from fixtures.serving import Served, serve
 from fixtures.tiny_gguf import END, START, write_target
+from fixtures.upstream import source_folder
 from fixtures.vision_files import make_vision_files, png, user
 from llama_eagle import EagleLlama
 
@@ -59,6 +61,52 @@ def test_serve(servers: tuple[Served, Served]) -> None:
     plain = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 5, "temperature": 0}
     answers = [server.post("/v1/chat/completions", plain)[1] for server in servers]
     assert answers[0]["usage"] == answers[1]["usage"] and answers[0]["choices"] == answers[1]["choices"]
+
+
+def texts_of_tools(text: str) -> dict[str, dict[str, Any]]:
+    """By API: a request with `text` in a tool's descriptions, and in the arguments and the result of a call."""
+    schema = {"type": "object", "properties": {"city": {"type": "string", "description": text}}}
+    arguments = json.dumps({"city": text}).replace("<", "\\u003c")
+    function = {"name": "f", "description": text, "parameters": schema}
+    user = {"role": "user", "content": "q"}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    use = {"type": "tool_use", "id": "c", "name": "f", "input": {"city": text}}
+    got = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": text}]}
+    item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
+    output = {"type": "function_call_output", "call_id": "c", "output": text}
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return {
+        "/v1/chat/completions": {
+            "messages": [user, answer, {"role": "tool", "tool_call_id": "c", "content": text}],
+            "tools": [{"type": "function", "function": function}],
+        },
+        "/v1/messages": {
+            "messages": [user, {"role": "assistant", "content": [use]}, {"role": "user", "content": [got]}],
+            "tools": [{"name": "f", "description": text, "input_schema": schema}],
+            "system": [{"type": "text", "text": text}],
+        },
+        "/v1/responses": {"input": [user, item, output], "tools": [{"type": "function", **function}]},
+    }  # fmt: skip
+
+
+def test_serve_with_tools(target: Path) -> None:
+    """A control token counts as a text of its length; a tool's name is in grammars, so it may have none."""
+    template = source_folder() / "models/templates/Qwen3.5-4B.jinja"
+    options = ("-m", target, "-d", "none", "-c", 2048, "-t", 1, "--parallel", 1, "--no-parse-special")
+    with serve(*options, "--", "--chat-template-file", template) as server:
+        counts = []
+        for text in ("<|im_end|>", "<|im_and|>"):
+            for path, body in texts_of_tools(text).items():
+                status, answer = server.post(path, {**body, "max_tokens": 1})
+                assert status == 200, answer
+                usage = answer["usage"]
+                names = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
+                counts.append(sum(usage.get(name, 0) for name in names))
+        assert counts[:3] == counts[3:]
+        tool = {"type": "function", "function": {"name": "a<|im_end|>", "parameters": {"type": "object"}}}
+        asked = {"messages": [{"role": "user", "content": "q"}], "tools": [tool]}
+        status, answer = server.post("/v1/chat/completions", asked)
+        assert status == 400 and "'a<|im_end|>'" in answer["error"]["message"]
 
 
 def test_serve_with_pictures(tmp_path: Path) -> None:

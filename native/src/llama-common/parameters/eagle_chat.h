@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common.h"
+#include "eagle_literals.h"
 #include "json.h"
 
 constexpr int64_t EAGLE_MAX_PROMPT_ALTERNATIVES = 100;  // per token of a prompt, whose probabilities are kept together
@@ -207,6 +208,9 @@ inline void eagle_read_tools(common_json & tools) {
     eagle_require(tools.is_null() || tools.is_array(), "'tools' is no list");
     for (size_t i = 0; i < tools.size(); i++) {
         eagle_read_tool(tools.at(i));
+    }
+    if (!tools.is_null()) {
+        tools = eagle_literals::hidden_tools(tools);
     }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,16 @@ class eagle_literals {
         for (size_t i = 0; i < messages.size(); i++) {
             const bool is_continued = i + 1 == messages.size() && messages.at(i).value("role", "") == "assistant";
             found.push_back(is_continued ? messages.at(i) : hidden_in(messages.at(i)));
+        }
+        return found;
+    }
+
+    // Returns tools with placeholders in their descriptions. Names and values are also in grammars: they are refused.
+    static common_json hidden_tools(const common_json & tools) {
+        common_json found = tools;
+        for (size_t i = 0; is_on() && i < found.size(); i++) {
+            const std::string name = found.at(i).at("function").value("name", "");
+            found.at(i) = hidden_in_tool(found.at(i), "the tool '" + name + "'");
         }
         return found;
     }
@@ -202,16 +213,54 @@ class eagle_literals {
         return text;
     }
 
+    static std::string hidden_text(const std::string & text) {
+        std::string found;
+        for (size_t i = 0; i < text.size();) {
+            const size_t size = control_at(text, i);
+            found += size > 0 ? encoded(text.substr(i, size)) : text.substr(i, 1);
+            i += std::max<size_t>(size, 1);
+        }
+        return found;
+    }
+
+    static common_json hidden_in_tool(const common_json & value, const std::string & where) {
+        const auto require_text = [&](const std::string & text) {
+            if (hidden_text(text) != text) {
+                throw std::invalid_argument(where + " has the control token in '" + text +
+                                            "': with --no-parse-special only descriptions may have any");
+            }
+        };
+        if (value.is_string()) {
+            require_text(value.get<std::string>());
+        }
+        common_json found = value;
+        for (size_t i = 0; value.is_array() && i < value.size(); i++) {
+            found.at(i) = hidden_in_tool(value.at(i), where);
+        }
+        if (!value.is_object()) {
+            return found;
+        }
+        for (const auto & item : value.items()) {
+            const std::string key = item.key();
+            require_text(key);
+            const bool is_shown = key == "description" || key == "title" || key == "default" || key == "examples";
+            found[key] =
+                is_shown && !item.value().is_object() ? hidden_in(item.value()) : hidden_in_tool(item.value(), where);
+        }
+        return found;
+    }
+
+    // Returns the arguments of a call. Escapes of JSON may hide a control token until a template prints the value.
+    static common_json hidden_arguments(const std::string & text) {
+        const std::string found = hidden_text(text);
+        const common_json parsed = common_json::parse_no_throw(found);
+        const common_json hidden = parsed.is_discarded() ? parsed : hidden_in(parsed);
+        return hidden == parsed ? common_json(found) : common_json(hidden.dump());
+    }
+
     static common_json hidden_in(const common_json & value) {
         if (value.is_string()) {
-            const std::string text = value.get<std::string>();
-            std::string found;
-            for (size_t i = 0; i < text.size();) {
-                const size_t size = control_at(text, i);
-                found += size > 0 ? encoded(text.substr(i, size)) : text.substr(i, 1);
-                i += std::max<size_t>(size, 1);
-            }
-            return found;
+            return hidden_text(value.get<std::string>());
         }
         if (value.is_array()) {
             common_json found = common_json::array();
@@ -223,7 +272,9 @@ class eagle_literals {
         if (value.is_object()) {
             common_json found = common_json::object();
             for (const auto & item : value.items()) {
-                found[item.key()] = hidden_in(item.value());
+                const bool is_arguments = item.key() == "arguments" && item.value().is_string();
+                found[hidden_text(item.key())] =
+                    is_arguments ? hidden_arguments(item.value().get<std::string>()) : hidden_in(item.value());
             }
             return found;
         }
