@@ -14,7 +14,7 @@ from pathlib import Path
 from llama_eagle.files import cache_dir
 
 DRAFT_TYPE = "q4_k_m"  # of converted drafts, unless the user chooses another: docs/quantization.md
-EAGLE3, DFLASH, DFLASH2 = "EAGLE-3", "DFlash", "DFlash2"
+EAGLE3, DFLASH, DFLASH2, DSPARK = "EAGLE-3", "DFlash", "DFlash2", "DSpark"
 TOKENS_PER_ROUND = 3  # a chain is read once for each of them, a block once for all
 USUAL_SIZE = 0.5  # of a draft with one layer and a small vocabulary
 
@@ -89,6 +89,7 @@ PAIRS = (
     KnownPair(GPT_120B, "RedHatAI/gpt-oss-120b-speculator.eagle3", "speculators"),
     KnownPair(GPT_120B, "z-lab/gpt-oss-120b-DFlash", "z-lab", 0.8, DFLASH),
     KnownPair(GEMMA_12B, "deepseek-ai/eagle3_gemma4_12b_ttt7", "DeepSpec", licence="see its page"),
+    KnownPair(GEMMA_12B, "deepseek-ai/dspark_gemma4_12b_block7", "DeepSpec", 3.4, DSPARK, licence="see its page"),
     KnownPair(GEMMA_12B, "BCCard/MoAI-gemma-4-12B-it-speculator.eagle3", "speculators", licence="see its page"),
     KnownPair(GEMMA_26B, "RedHatAI/gemma-4-26B-A4B-it-speculator.eagle3", "speculators", licence="see its page"),
     KnownPair(GEMMA_31B, "RedHatAI/gemma-4-31B-it-speculator.eagle3", "speculators", 2.0, licence="see its page"),

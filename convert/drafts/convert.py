@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.convert.drafts.assistant import convert_assistant, is_assistant
 from llama_eagle.convert.drafts.dflash import convert_dflash
 from llama_eagle.convert.drafts.dflash_config import is_dflash
 from llama_eagle.convert.drafts.family import ARCH, canonical
+from llama_eagle.convert.drafts.gemma4.assistant import convert_assistant, is_assistant
 from llama_eagle.convert.drafts.producers import looks_like_draft
 from llama_eagle.convert.drafts.reader import Draft, read_draft
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow

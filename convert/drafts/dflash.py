@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from llama_eagle.convert import rows
+from llama_eagle.convert.drafts.config import WHERE
 from llama_eagle.convert.drafts.dflash_config import DFlashConfig, keys, sizes
 from llama_eagle.convert.drafts.family import ABSOLUTE_IDS, DROPPED, canonical, match
+from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import map_vocabulary
 from llama_eagle.convert.drafts.write import add_tensor, draft_report, dropped_rows, write_draft
 from llama_eagle.convert.general import stored_outtype, write_general
+from llama_eagle.convert.rope import parameters, proportional_factors
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.coded import read_scheme
+from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.source.weights import Weights
-from llama_eagle.convert.table import Plan, Row, Section, Transform, plan
+from llama_eagle.convert.table import Plan, Row, Section, Transform, computed, plan
 from llama_eagle.convert.writer import GGUFOutput, Progress
 from llama_eagle.errors import ConfigError, ConversionError
 
@@ -53,6 +59,9 @@ def _convolution(source: str, target: str) -> tuple[Row, ...]:
 
 
 def _layer(config: DFlashConfig) -> tuple[Row, ...]:
+    if config.architecture == gemma4.DSPARK:
+        query, keys_, _, output = rows.attention()
+        return (*gemma4.NORMS, query, keys_, output, *rows.qk_norms(), *rows.DENSE)
     rotary = _HALVES if config.root.flag("rope_is_neox_style") is False else None
     convolutions = (*_convolution("attention_conv", "attn_conv"), *_convolution("mlp_conv", "ffn_conv"))
     return (
@@ -102,8 +111,9 @@ class _Draft:
 
 
 def _read(checkpoint: Checkpoint, target: Target) -> _Draft:
-    config = DFlashConfig(checkpoint.config, checkpoint.source)
     weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config, strict=False))
+    stated, factors = _with_gemma_heads(checkpoint.config, weights)
+    config = DFlashConfig(stated, checkpoint.source)
     _check_target(config, target)
     if (checkpoint.path / "mask_embedding.pt").is_file():
         raise ConversionError("mask_embedding.pt (MiMo) is read by llama.cpp's convert_hf_to_gguf.py only")
@@ -112,7 +122,26 @@ def _read(checkpoint: Checkpoint, target: Target) -> _Draft:
     if config.is_dspark and dims["draft_vocab"] == dims["vocab"]:
         skipped.add("output.weight")
     planned = plan(_table(config, dims["n_layer"], skipped), weights, dims, _dropped)
+    if factors is not None:
+        planned.tensors.append(computed("rope_freqs.weight", factors, "pairs that are not rotated"))
     return _Draft(config, checkpoint, target, weights, dims, planned)
+
+
+def _with_gemma_heads(config: dict[str, Any], weights: Weights) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Return the configuration with plain names for the heads and the rotation of Gemma 4's block, and its factors."""
+    if config.get("architectures") != [gemma4.DSPARK]:
+        return config, None
+    head, n_head_kv = gemma4.stored_heads(weights)
+    if "layers.0.self_attn.v_proj.weight" in weights:
+        raise ConversionError("values of their own in Gemma 4's block (attention_k_eq_v: false) are not supported")
+    Fields(config, WHERE).require("hidden_activation", gemma4.ACTIVATION)
+    params, _ = parameters(Fields(config, WHERE))
+    factors = None
+    if params.text("rope_type") == "proportional":
+        factors = proportional_factors(params, head)
+        params = Fields({"rope_type": "default", "rope_theta": params.need_number("rope_theta")}, WHERE)
+    heads = {"head_dim": head, "num_key_value_heads": n_head_kv, "rope_parameters": params.data}
+    return config | heads, factors
 
 
 def _check_target(config: DFlashConfig, target: Target) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.rope import rotated
 from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Dims
@@ -11,8 +12,15 @@ from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_d
 from llama_eagle.errors import ConfigError, ConversionError
 
 _DFLASH = ("DFlashDraftModel", "DFlashSpeculator", "DFlash2DraftModel")
-_DSPARK = ("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel")
-_OTHERS = ("Gemma4DSparkModel", "DeepseekV4DSparkModel")  # with other blocks, which only upstream's converter reads
+_DSPARK = (
+    gemma4.DSPARK,
+    "Qwen3DSparkModel",
+    "DSparkDraftModel",
+    "DSparkSpeculator",
+    "Lfm2DSparkDraftModel",
+    "LingDSparkModel",
+)
+_OTHERS = ("DeepseekV4DSparkModel",)  # with other blocks, which only upstream's converter reads
 
 _FACTORS = {
     "attention_value_scale": "attention.value_scale",
@@ -111,6 +119,13 @@ def keys(config: DFlashConfig, dims: Dims) -> dict[str, Any]:
     if config.kind == "DFlash2":
         found |= {name: settings.need_integer(name) for name in _DFLASH2}
     found |= {key: settings.need_number(name) for name, key in _FACTORS.items() if settings.get(name)}
+    if config.architecture == gemma4.DSPARK:
+        found |= {
+            "embedding_scale": dims["embd"] ** 0.5,
+            "attention.scale": 1.0,
+            "hidden_activation": gemma4.ACTIVATION,
+        }
+        found["rope.dimension_count"] = dims["head"]
     found |= {"target_layers": config.boundaries(), **_window_keys(config, dims["n_layer"])}
     causal = settings.flag("causal") if settings.get("is_causal") is None else settings.flag("is_causal")
     if causal is not None:

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 from llama_eagle.convert import rows
+from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.dtypes import to_f32
 from llama_eagle.convert.table import Dims, Row, Section, Transform
 
@@ -58,15 +59,11 @@ def _gemma_layer(shared_values: bool) -> tuple[Row, ...]:
     values = Row("self_attn.k_proj.weight", "attn_v.weight", ("kv", "2*embd"))
     return (
         rows.norm("hidden_norm.weight", "attn_norm_2.weight", "embd"),
-        rows.norm("input_layernorm.weight", "attn_norm.weight", "embd"),
+        *gemma4.NORMS,
         *(values if shared_values and row.target == values.target else row for row in projections),
         *_BIASES,
         *rows.qk_norms(rows.PAIRS),
-        rows.norm("post_attention_layernorm.weight", "post_attention_norm.weight", "embd"),
-        rows.norm("pre_feedforward_layernorm.weight", "ffn_norm.weight", "embd"),
         *rows.DENSE,
-        rows.norm("post_feedforward_layernorm.weight", "post_ffw_norm.weight", "embd"),
-        Row("layer_scalar", "layer_output_scale.weight", ("1",)),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_eagle.convert.drafts.config import DraftConfig
+from llama_eagle.convert.drafts.gemma4 import block as gemma4
 
 MODELOPT_KEYS = (
     "use_input_layernorm_in_first_layer",
@@ -19,8 +20,7 @@ MODELOPT_KEYS = (
 )
 
 
-GEMMA = "Gemma4Eagle3Model"
-DEEPSPEC = ("Qwen3Eagle3Model", GEMMA)  # architectures that DeepSpec writes
+DEEPSPEC = ("Qwen3Eagle3Model", gemma4.EAGLE3)  # architectures that DeepSpec writes
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from llama_eagle.convert.drafts.config import WHERE, DraftConfig, Window, other_layer_lists, read_config, read_window
 from llama_eagle.convert.drafts.family import DROPPED, GEMMA_BLOCK, REFUSED, canonical, match, table
+from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
-from llama_eagle.convert.drafts.producers import DEEPSPEC, GEMMA, Producer, detect_producer, known_traps
+from llama_eagle.convert.drafts.producers import DEEPSPEC, Producer, detect_producer, known_traps
 from llama_eagle.convert.drafts.report import DraftOptions
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import is_identity, map_vocabulary
@@ -68,7 +69,9 @@ def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) ->
     """Read a draft. Raises ConfigError or ConversionError unless configuration, tensors and target fit together."""
     config = read_config(checkpoint.config)
     weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config, strict=False))
-    config = _with_gemma_heads(config, weights) if config.architecture == GEMMA else config
+    if config.architecture == gemma4.EAGLE3:
+        head, n_head_kv = gemma4.stored_heads(weights)
+        config = replace(config, geometry=replace(config.geometry, head_dim=head, n_head_kv=n_head_kv))
     reading = _Reading(config, weights, target, options)
     _refuse_other_networks(reading)
     geometry = config.geometry
@@ -106,21 +109,6 @@ def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) ->
     )
 
 
-def _with_gemma_heads(config: DraftConfig, weights: Weights) -> DraftConfig:
-    """Return the configuration with the sizes of the stored heads.
-
-    config.json names heads with and without a window, under keys that depend on the version of transformers.
-    """
-    names = ("layers.0.self_attn.k_norm.weight", "layers.0.self_attn.k_proj.weight")
-    for name in names:
-        if name not in weights:
-            raise ConversionError(f"{name} is missing; download again")
-    head, n_rows = (weights.shape(name)[0] for name in names)
-    if not head or head % 2 or n_rows % head:
-        raise ConversionError(f"{names[1]} has {n_rows} rows, which are not whole heads of {head}, as in {names[0]}")
-    return replace(config, geometry=replace(config.geometry, head_dim=head, n_head_kv=n_rows // head))
-
-
 def _refuse_other_networks(reading: _Reading) -> None:
     """Refuse draft heads that are not the network of EAGLE-3, each with its reason."""
     config, tensors = reading.config, reading.weights
@@ -128,9 +116,9 @@ def _refuse_other_networks(reading: _Reading) -> None:
     kind = raw.text("speculators_model_type")
     eagle = config.eagle.data if config.eagle else {}
     experts = [k for k in ("num_experts", "num_local_experts", "n_routed_experts") if layer.get(k)]
-    is_gemma = config.architecture == GEMMA
+    is_gemma = config.architecture == gemma4.EAGLE3
     activation = (layer.text("hidden_activation") if is_gemma else layer.text("hidden_act")) or "silu"
-    activations = ("gelu_pytorch_tanh",) if is_gemma else ("silu", "swish")
+    activations = (gemma4.ACTIVATION,) if is_gemma else ("silu", "swish")
 
     def has(part: str) -> bool:  # a configuration copied from the target may describe parts that the draft lacks
         return f"layers.0.{part}.weight" in tensors
@@ -243,7 +231,7 @@ def _match_table(reading: _Reading, dims: dict[str, int], n_layer: int, ids: np.
         return "unknown, dropped by --force"
 
     gemma = None
-    if reading.config.architecture == GEMMA:
+    if reading.config.architecture == gemma4.EAGLE3:
         gemma = "layers.0.self_attn.v_proj.weight" not in reading.weights
     sections = table(n_layer, dims["aux"], reading.config.logit_scale, gemma)
     planned = plan(sections, reading.weights, dims, dropped)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.convert.drafts.family import ARCH, is_extended
-from llama_eagle.convert.drafts.producers import GEMMA
+from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.drafts.reader import Draft
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target
@@ -63,7 +63,7 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
         keys |= {"attention.key_length": geometry.head_dim, "attention.value_length": geometry.head_dim}
     if draft.flags.norm_output:
         keys["norm_output"] = True
-    if draft.config.architecture == GEMMA and draft.config.logit_softcap:
+    if draft.config.architecture == gemma4.EAGLE3 and draft.config.logit_softcap:
         keys["final_logit_softcapping"] = draft.config.logit_softcap
     if draft.window:
         keys["attention.sliding_window"] = draft.window.size

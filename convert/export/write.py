@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_eagle.convert.drafts.assistant import is_assistant
 from llama_eagle.convert.drafts.dflash_config import is_dflash
+from llama_eagle.convert.drafts.gemma4.assistant import is_assistant
 from llama_eagle.convert.drafts.layers import resolve_layer_ids
 from llama_eagle.convert.drafts.report import DraftOptions
 from llama_eagle.convert.drafts.target import Target, open_target

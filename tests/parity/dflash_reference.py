@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parity.eagle3_reference import _rope
+from parity.eagle3_reference import _rope, ggml_gelu, mlp
 from safetensors.torch import load_file
 from torch.nn.functional import linear, pad, silu
 
@@ -41,6 +41,9 @@ class DFlashReference:
         self.n_head, self.n_kv = self.geometry["num_attention_heads"], self.geometry["num_key_value_heads"]
         self.head_dim, self.eps = self.geometry["head_dim"], self.geometry["rms_norm_eps"]
         self.n_layer = self.geometry["num_hidden_layers"]
+        self.gemma = config["architectures"] == ["Gemma4DSparkModel"]
+        if self.gemma:
+            self.head_dim, self.n_kv = self.geometry["global_head_dim"], self.geometry["num_global_key_value_heads"]
         self.embedding = self.w.get("embed_tokens.weight", embedding)
         if self.geometry.get("has_embed_tokens") is False:
             self.embedding = embedding
@@ -69,7 +72,8 @@ class DFlashReference:
         """Draft n tokens after `token`, which follows features [rows, A * T]. Features before `first` are unknown."""
         fused = self.norm(linear(features, self.w["fc.weight"]), "hidden_norm.weight")[first:]
         ids = [token] + [self.settings["mask_token_id"]] * (n - 1 if self.from_anchor else n)
-        x = self.embedding[ids] * (self.settings.get("input_embedding_scale") or 1.0)
+        scale = self.embedding.shape[1] ** 0.5 if self.gemma else self.settings.get("input_embedding_scale") or 1.0
+        x = self.embedding[ids] * scale
         for il in range(self.n_layer):
             x = self._layer(il, x, fused, first)
         hidden = self.norm(x, "norm.weight")[-n:]
@@ -109,12 +113,15 @@ class DFlashReference:
         at = f"layers.{il}."
         y = self.norm(x, at + "input_layernorm.weight")
         before, after = self._convolutions(at + "attention_conv", y)
-        x = x + after(self._attention(il, before(y), fused, first))
+        y = after(self._attention(il, before(y), fused, first))
+        if self.gemma:
+            x = x + self.norm(y, at + "post_attention_layernorm.weight")
+            y = mlp(self.w, at, self.norm(x, at + "pre_feedforward_layernorm.weight"), ggml_gelu)
+            return (x + self.norm(y, at + "post_feedforward_layernorm.weight")) * self.w[at + "layer_scalar"]
+        x = x + y
         y = self.norm(x, at + "post_attention_layernorm.weight")
         before, after = self._convolutions(at + "mlp_conv", y)
-        y = before(y)
-        y = silu(linear(y, self.w[at + "mlp.gate_proj.weight"])) * linear(y, self.w[at + "mlp.up_proj.weight"])
-        return x + after(linear(y, self.w[at + "mlp.down_proj.weight"]))
+        return x + after(mlp(self.w, at, before(y), silu))
 
     def _convolutions(self, at: str, y: torch.Tensor) -> Iterator[Any]:
         """Return the local convolutions before and after a part of a layer; without weights they do nothing."""
@@ -144,9 +151,15 @@ class DFlashReference:
         key_at, query_at = torch.arange(first, begin + len(y)), torch.arange(begin, begin + len(y))
         group = self.n_head // self.n_kv
         k = self._rotate(project(rows, "k", self.n_kv), key_at).repeat_interleave(group, 1)
-        v = project(rows, "v", self.n_kv).repeat_interleave(group, 1)
+        if self.gemma:
+            v = linear(rows, self.w[at + "k_proj.weight"]).view(len(rows), self.n_kv, self.head_dim)
+            v = v * torch.rsqrt(v.pow(2).mean(-1, keepdim=True) + self.eps)
+        else:
+            v = project(rows, "v", self.n_kv)
+        v = v.repeat_interleave(group, 1)
         q = self._rotate(project(y, "q", self.n_head), query_at)
-        scores = torch.einsum("ihd,jhd->hij", q, k) / self.head_dim**0.5
+        scores = torch.einsum("ihd,jhd->hij", q, k)
+        scores = scores if self.gemma else scores / self.head_dim**0.5
         ahead = key_at[None, :] - query_at[:, None]
         hidden = (ahead <= -self.windows[il]) | ((ahead > 0) & self.causal)
         scores = scores.masked_fill(hidden, -torch.inf)

@@ -143,14 +143,10 @@ class Eagle3Reference:
         attended, norm = self._attention(layer, y, position), at + "post_attention_layernorm.weight"
         if not self.gemma:
             x = residual + attended
-            return x + self._mlp(at, self.norm(x, norm), silu)
+            return x + mlp(self.w, at, self.norm(x, norm), silu)
         x = residual + self.norm(attended, norm)
-        y = self._mlp(at, self.norm(x, at + "pre_feedforward_layernorm.weight"), _ggml_gelu)
+        y = mlp(self.w, at, self.norm(x, at + "pre_feedforward_layernorm.weight"), ggml_gelu)
         return (x + self.norm(y, at + "post_feedforward_layernorm.weight")) * self.w[at + "layer_scalar"]
-
-    def _mlp(self, at: str, y: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        gate, up, down = (self.w[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
-        return linear(activation(linear(y, gate)) * linear(y, up), down)
 
     def _attention(self, layer: int, y: torch.Tensor, position: int | torch.Tensor) -> torch.Tensor:
         at = f"layers.{layer}.self_attn."
@@ -201,7 +197,14 @@ class Eagle3Reference:
         return steps
 
 
-def _ggml_gelu(x: torch.Tensor) -> torch.Tensor:
+def mlp(
+    weights: dict[str, torch.Tensor], at: str, y: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    gate, up, down = (weights[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
+    return linear(activation(linear(y, gate)) * linear(y, up), down)
+
+
+def ggml_gelu(x: torch.Tensor) -> torch.Tensor:
     """GELU as ggml's CPU backend reads it from a table of halves."""
     return gelu(x.half().float(), approximate="tanh").half().float()
 

@@ -152,8 +152,11 @@ def test_integers_of_compressed_tensors(tmp_path: Path) -> None:
     compare(folder, "qwen3", "bf16")
 
 
-DRAFTS = [(case, "qwen35", "bf16") for case in CASES]
-DRAFTS += [(case, "qwen3", "q8_0") for case in ("dflash", "dflash2", "dspark-speculators")]  # a target without M-RoPE
+GEMMA = "dspark-gemma"  # no Gemma 4 has M-RoPE
+DRAFTS = [(case, "qwen35", "bf16") for case in CASES if case != GEMMA]
+DRAFTS += [
+    (case, "qwen3", "q8_0") for case in ("dflash", "dflash2", "dspark-speculators", GEMMA)
+]  # a target without M-RoPE
 
 
 @pytest.mark.parametrize(("case", "family", "outtype"), DRAFTS)
@@ -162,4 +165,7 @@ def test_dflash(case: str, family: str, outtype: str, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.gguf", tmp_path / "theirs.gguf"
     convert_draft(folder, target, ours, DraftOptions(outtype=outtype))
     upstream.convert(folder, theirs, outtype, FAMILIES[family][2], "--target-model-dir", str(target))
-    assert upstream.differences(ours, theirs) == []
+    found = upstream.differences(ours, theirs)
+    if case == GEMMA:  # its head is a copy of the target's, which ours leaves out
+        found = [each for each in found if "output.weight" not in each and "general.size_label" not in each]
+    assert found == []

@@ -45,7 +45,7 @@ def test_every_stored_value_reaches_the_file(case: str, tmp_path: Path, target: 
         stored.pop("lm_head.weight", None)
     if not spec.markov:
         del stored["confidence_head.proj.weight"], stored["confidence_head.proj.bias"]
-    found = [t.data for t in reader.tensors if t.name != "d2t"]
+    found = [t.data for t in reader.tensors if t.name not in ("d2t", "rope_freqs.weight")]
     assert len(found) == len(stored)
     for a, b in ((found, [t.numpy() for t in stored.values()]),):
         sums = [sorted(float(np.sort(x.reshape(-1)).astype(np.float64).sum()) for x in each) for each in (a, b)]
@@ -88,7 +88,12 @@ def test_the_window_of_speculators_is_told_by_its_layers(tmp_path: Path, target:
 
 
 REFUSED: dict[str, tuple[DFlashSpec, str]] = {
-    "Gemma": (DFlashSpec(top={"architectures": ["Gemma4DSparkModel"]}), "convert_hf_to_gguf"),
+    "DeepSeek": (DFlashSpec(top={"architectures": ["DeepseekV4DSparkModel"]}), "convert_hf_to_gguf"),
+    "Gemma's own values": (DFlashSpec("dspark", top={"architectures": ["Gemma4DSparkModel"]}), "attention_k_eq_v"),
+    "Gemma's activation": (
+        replace(CASES["dspark-gemma"], top=CASES["dspark-gemma"].top | {"hidden_activation": "silu"}),
+        "hidden_activation is 'silu'",
+    ),
     "no layer ids": (DFlashSpec(extra={"target_layer_ids": None}), "target_layer_ids"),
     "ids beyond the target": (DFlashSpec(extra={"target_layer_ids": [1, 4, 8]}), "boundaries"),
     "ids twice": (DFlashSpec(extra={"target_layer_ids": [1, 1, 6]}), "boundaries"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llama_eagle.gguf.header import ArrayRef, Header
-from llama_eagle.gguf.validate.eagle3 import check_map, check_sections
+from llama_eagle.gguf.validate.eagle3 import GEMMA_NORMS, check_map, check_sections
 from llama_eagle.gguf.validate.keys import check_keys
 from llama_eagle.gguf.validate.table import (
     I64,
@@ -39,6 +39,8 @@ KEYS = (
     Key("attention.sliding_window", "u32", 1, MAX_CONTEXT),
     Key("attention.sliding_window_pattern", "bool[]"),
     Key("attention.causal", "bool"),
+    Key("attention.scale", "f32", 0, 1e30),
+    Key("embedding_scale", "f32", 0, 1e30),
     Key("block_size", "u32", 2, MAX_BLOCK, required=True),
     Key("sample_from_anchor", "bool"),
     Key("expert_count", "u32", 0, 0),
@@ -82,6 +84,7 @@ BLOCK = (
     matrix("ffn_up.weight", "H", "F"),
     matrix("ffn_down.weight", "F", "H"),
 )
+GEMMA_BLOCK = (*(row for row in BLOCK if row.name != "attn_v.weight"), *GEMMA_NORMS)
 CONVOLUTIONS = tuple(
     row
     for name in ("attn_conv", "ffn_conv")
@@ -168,5 +171,6 @@ def _blocks(header: Header, sizes: dict[str, int]) -> list[Block]:
     model = MODEL + (SELECTOR if has_selector else ())
     if "markov_w1.weight" in header.tensors or "markov_w2.weight" in header.tensors:
         model += MARKOV + CONFIDENCE
-    rows = BLOCK + (CONVOLUTIONS if has_selector else ())
+    block = GEMMA_BLOCK if "blk.0.post_attention_norm.weight" in header.tensors else BLOCK
+    rows = block + (CONVOLUTIONS if has_selector else ())
     return [Block(model), *(Block(rows, f"blk.{i}.") for i in range(header.number("block_count")))]

@@ -82,9 +82,7 @@ EXTENDED_BLOCK = (
     vector("attn_q_norm.weight", "d", required=False),
     vector("attn_k_norm.weight", "d", required=False),
 )
-GEMMA_BLOCK = (
-    vector("attn_q_norm.weight", "d"),
-    vector("attn_k_norm.weight", "d"),
+GEMMA_NORMS = (
     vector("post_attention_norm.weight", "H"),
     vector("post_ffw_norm.weight", "H"),
     vector("layer_output_scale.weight", "1"),
@@ -190,7 +188,7 @@ def _blocks(header: Header, sizes: Mapping[str, int]) -> list[Block]:
     for i in range(sizes["L"]):
         rows = (*(FIRST_BLOCK if i == 0 else ()), *BLOCK, *(EXTENDED_BLOCK if extended else ()))
         if extended and f"blk.{i}.post_attention_norm.weight" in header.tensors:
-            rows += GEMMA_BLOCK
+            rows += (*GEMMA_NORMS, vector("attn_q_norm.weight", "d"), vector("attn_k_norm.weight", "d"))
         blocks.append(Block(tuple(_widened(row, first=i == 0) for row in rows), f"blk.{i}."))
     return blocks
 

@@ -68,6 +68,8 @@ class GraphBuilder {
     ggml_tensor * capped(ggml_tensor * logits, float cap) {
         return cap > 0.0f ? ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, logits, 1.0f / cap)), cap) : logits;
     }
+    // Norm after a part of a layer; null: none.
+    ggml_tensor * after(ggml_tensor * x, ggml_tensor * weight) { return weight ? norm(x, weight) : x; }
     ggml_tensor * swiglu(ggml_tensor * gate, ggml_tensor * up) { return ggml_swiglu_split(ctx, gate, up); }
 
     // Attention sinks {heads} of a layer; null: none.

@@ -40,7 +40,8 @@ class DFlashBuilder : public GraphBuilder {
     void store(size_t il, ggml_tensor * x, Rows rows) {
         const DFlashLayer & l = m.layers[il];
         ggml_tensor * k = split_heads(ggml_mul_mat(ctx, l.wk, x), m.n_head_kv, rows);
-        store_kv(il, heads(k, l.k_norm, rows), ggml_mul_mat(ctx, l.wv, x), rows);
+        ggml_tensor * v = l.wv ? ggml_mul_mat(ctx, l.wv, x) : ggml_rms_norm(ctx, k, m.norm_eps);
+        store_kv(il, heads(k, l.k_norm, rows), ggml_reshape_2d(ctx, v, m.n_head_dim * m.n_head_kv, rows.count), rows);
     }
 
     ggml_tensor * layer(size_t il, ggml_tensor * residual, Rows rows) {
@@ -51,11 +52,12 @@ class DFlashBuilder : public GraphBuilder {
         store(il, x, rows);
         ggml_tensor * q = heads(split_heads(ggml_mul_mat(ctx, l.wq, x), m.n_head, rows), l.q_norm, rows);
         x = scaled(ggml_mul_mat(ctx, l.wo, attention(il, q, rows)), m.value_scale);
-        residual = ggml_add(ctx, convolve(l.attn_conv, factors, 1, x), residual);
+        residual = ggml_add(ctx, after(convolve(l.attn_conv, factors, 1, x), l.attn_post_norm), residual);
         x = norm(residual, l.ffn_norm);
         factors = own_factors(l.ffn_conv, x);
         x = feed_forward(l, convolve(l.ffn_conv, factors, 0, x));
-        return ggml_add(ctx, convolve(l.ffn_conv, factors, 1, x), residual);
+        x = ggml_add(ctx, after(convolve(l.ffn_conv, factors, 1, x), l.ffn_post_norm), residual);
+        return l.out_scale ? ggml_mul(ctx, x, l.out_scale) : x;
     }
 
     ggml_tensor * own_factors(const DFlashConvolution & conv, ggml_tensor * x) {
@@ -155,7 +157,7 @@ class DFlashBuilder : public GraphBuilder {
     }
 
     ggml_tensor * adjust(ggml_tensor * logits) override {
-        if (m.markov.w1) {  // as llama.cpp: the Markov head was trained on the plain logits
+        if (m.markov.w1 && !m.is_gemma) {  // as llama.cpp: the Markov head was trained on the plain logits
             return logits;
         }
         return capped(scaled(logits, m.logit_scale), m.logit_softcap);

@@ -62,8 +62,8 @@ void DFlashModel::require_fit(const llama_model & draft, const llama_model & tar
         }
     }
     const auto & l = draft.layers[0];
-    if (hparams.dsv4_hc_mult > 0 || !l.wv || l.attn_post_norm || l.ffn_post_norm || l.out_scale) {
-        incompatible("the draft has blocks of DeepSeek-V4 or Gemma 4: only llama.cpp's own server code runs it");
+    if (hparams.dsv4_hc_mult > 0) {
+        incompatible("the draft has blocks of DeepSeek-V4: only llama.cpp's own server code runs it");
     }
     if (draft.fc_s || l.wq_s || l.wk_s || l.wv_s || l.wo_s || l.ffn_gate_s || l.ffn_up_s || l.ffn_down_s) {
         incompatible("the draft's weights have scales (NVFP4): convert it to another type");
@@ -133,8 +133,12 @@ void DFlashModel::read_tensors(const llama_model & draft, const llama_model & ta
                           l.ffn_up,
                           l.ffn_down,
                           {l.dflash_attn_conv_base, l.dflash_attn_conv_proj},
-                          {l.dflash_ffn_conv_base, l.dflash_ffn_conv_proj}});
+                          {l.dflash_ffn_conv_base, l.dflash_ffn_conv_proj},
+                          l.attn_post_norm,
+                          l.ffn_post_norm,
+                          l.out_scale});
     }
+    is_gemma = layers[0].attn_post_norm != nullptr;
 }
 
 void DFlashModel::read_choice(const llama_model & draft) {
@@ -154,9 +158,9 @@ std::vector<ggml_tensor **> DFlashModel::weights() {
     std::vector<ggml_tensor **> all = {&fc,           &hidden_norm, &output_norm,  &output,         &output_scale,
                                        &rope.factors, &markov.w2,   &markov.scale, &selector.hidden};
     for (DFlashLayer & l : layers) {
-        all.insert(all.end(),
-                   {&l.attn_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.q_norm, &l.k_norm, &l.sinks, &l.ffn_norm, &l.ffn_gate,
-                    &l.ffn_up, &l.ffn_down, &l.attn_conv.base, &l.attn_conv.proj, &l.ffn_conv.base, &l.ffn_conv.proj});
+        all.insert(all.end(), {&l.attn_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.q_norm, &l.k_norm, &l.sinks, &l.ffn_norm,
+                               &l.ffn_gate, &l.ffn_up, &l.ffn_down, &l.attn_conv.base, &l.attn_conv.proj,
+                               &l.ffn_conv.base, &l.ffn_conv.proj, &l.attn_post_norm, &l.ffn_post_norm, &l.out_scale});
     }
     return all;
 }

@@ -28,12 +28,14 @@ struct DFlashMarkov {
 
 struct DFlashLayer {
     ggml_tensor * attn_norm;
-    ggml_tensor *wq, *wk, *wv, *wo;
-    ggml_tensor *q_norm, *k_norm;  // {head}
-    ggml_tensor * sinks;           // {heads}, or null
+    ggml_tensor *wq, *wk, *wv, *wo;  // wv is null if the keys before their norm are the values
+    ggml_tensor *q_norm, *k_norm;    // {head}
+    ggml_tensor * sinks;             // {heads}, or null
     ggml_tensor * ffn_norm;
     ggml_tensor *ffn_gate, *ffn_up, *ffn_down;
     DFlashConvolution attn_conv, ffn_conv;
+    ggml_tensor *attn_post_norm, *ffn_post_norm;  // {H}: of Gemma 4's block, else null
+    ggml_tensor * out_scale;                      // {1}, with these norms
 };
 
 struct DFlashModel : DraftModel {
@@ -49,6 +51,7 @@ struct DFlashModel : DraftModel {
     DFlashSelector selector;
     DFlashMarkov markov;
     bool gelu;
+    bool is_gemma;
     float embedding_scale;  // of the block's embeddings; these four: 0 for none
     float value_scale;      // of the attention's output
     float logit_scale;

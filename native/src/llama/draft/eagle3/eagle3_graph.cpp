@@ -83,8 +83,6 @@ class Eagle3Builder : public GraphBuilder {
         return ggml_reshape_2d(ctx, normed, v->ne[0], v->ne[1]);
     }
 
-    ggml_tensor * after(ggml_tensor * x, ggml_tensor * weight) { return weight ? norm(x, weight) : x; }
-
     ggml_tensor * feed_forward(const Eagle3Layer & l, ggml_tensor * x) {
         ggml_tensor * gate = ggml_mul_mat(ctx, l.ffn_gate, x);
         ggml_tensor * up = ggml_mul_mat(ctx, l.ffn_up, x);

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from llama_eagle.convert import rows
 from llama_eagle.convert.drafts.family import DROPPED, canonical, match
+from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.write import add_tensor, draft_report, dropped_rows, write_draft
@@ -33,7 +34,7 @@ _ROPE: dict[str, dict[str, Any]] = {  # transformers' defaults
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
 }
 _FIXED: dict[str, tuple[Any, ...]] = {
-    "hidden_activation": ("gelu_pytorch_tanh",),
+    "hidden_activation": (gemma4.ACTIVATION,),
     "attention_bias": (False,),
     "enable_moe_block": (False,),
     "use_double_wide_mlp": (False,),
@@ -47,14 +48,7 @@ _MODEL = (
     Row("pre_projection.weight", "nextn.pre_projection.weight", ("embd", "2*target")),
     Row("post_projection.weight", "nextn.post_projection.weight", ("target", "embd")),
 )
-_LAYER = (
-    rows.norm("input_layernorm.weight", "attn_norm.weight", "embd"),
-    rows.norm("post_attention_layernorm.weight", "post_attention_norm.weight", "embd"),
-    rows.norm("pre_feedforward_layernorm.weight", "ffn_norm.weight", "embd"),
-    rows.norm("post_feedforward_layernorm.weight", "post_ffw_norm.weight", "embd"),
-    Row("layer_scalar", "layer_output_scale.weight", ("1",)),
-    *rows.DENSE,
-)
+_LAYER = (*gemma4.NORMS, *rows.DENSE)
 _UNUSED = (
     (r"lm_head\.weight", "the same as the embeddings"),
     (r"masked_embedding\..*", "chooses a part of the vocabulary; all of it is computed"),

@@ -1,0 +1,1 @@
+"""Drafts for Gemma 4: its assistants, and its block in drafts of other kinds."""
