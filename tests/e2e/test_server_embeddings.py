@@ -117,7 +117,8 @@ def test_vectors_of_fewer_dimensions(server: Served) -> None:
     given = {"input": "one two", "dimensions": 8, "encoding_format": "base64"}
     text = server.post("/v1/embeddings", given)[1]["data"][0]["embedding"]
     assert np.allclose(np.frombuffer(base64.b64decode(text), "<f4"), short, atol=1e-6)
-    wrong = [("/v1/embeddings", {"dimensions": n}) for n in (0, -1, 1000, "8")]
+    wrong: list[tuple[str, dict[str, object]]] = [("/v1/embeddings", {"dimensions": n}) for n in (0, -1, 1000, "8")]
+    wrong.append(("/v1/embeddings", {"encoding_format": 5}))
     wrong += [("/embedding", {"dimensions": 8}), ("/embedding", {"encoding_format": "base64"})]
     for path, more in wrong:
         status, answer = server.post(path, {"input": "one two", **more})
@@ -151,6 +152,10 @@ def test_forms_of_rankings(ranking: Served) -> None:
     for more in ({"top_n": 0}, {"top_n": -1}, {"rank_fields": ["text"]}):
         status, answer = ranking.post("/v1/rerank", {**given, **more})
         assert status == 400 and f"'{next(iter(more))}'" in answer["error"]["message"], answer
+    long = "word " * 800  # clients repeat what a server fails: 500
+    for path, key in (("/v1/rerank", "documents"), ("/v1/reranking", "documents"), ("/rerank", "texts")):
+        status, answer = ranking.post(path, {"query": "one", key: ["two", long]})
+        assert status == 400 and "too long" in answer["error"]["message"], answer
     for path in ("/embedding", "/v1/embeddings"):
         status, answer = ranking.post(path, {"input": "one two"})
         assert status == 400 and "no embeddings" in answer["error"]["message"], answer

@@ -53,6 +53,8 @@ auto eagle_embed(common_json body, bool is_openai, const Handle & handle) {
     eagle_require(!eagle_has_scores(),
                   "this model gives scores and no embeddings: use /v1/rerank, or start the server "
                   "with --embeddings --pooling mean, cls or last");
+    eagle_require(!eagle_has(body, "encoding_format") || body.at("encoding_format").is_string(),
+                  "'encoding_format' is no text");
     const bool is_base64 = eagle_text_at(body, "encoding_format") == "base64";
     if (!is_openai || !body.contains("input")) {
         eagle_refuse_keys(body, {"dimensions"});
@@ -97,6 +99,29 @@ auto eagle_rank(common_json body, const Handle & handle) {
     return response;
 }
 
+// Makes a text beyond the batch an error of the request: clients repeat a request that the server fails.
+template <typename Response>
+void eagle_blame_length(Response & response) {
+    const bool is_error = response.status == 500;
+    common_json answer = is_error ? common_json::parse_no_throw(response.data) : common_json();
+    if (!eagle_has(answer, "error")) {
+        return;
+    }
+    common_json & error = answer.at("error");
+    const std::string message = eagle_text_at(error, "message");
+    const size_t end = message.find(" is too large to process");
+    if (end != std::string::npos) {
+        const size_t size = message.rfind(' ') + 1;
+        response.status = 400;
+        error["code"] = 400;
+        error["type"] = "exceed_context_size_error";
+        error["message"] = message.substr(0, end) +
+                           " is too long: shorten it, or start the server with a larger --ubatch-size than " +
+                           message.substr(size, message.size() - size - 1);
+        response.data = answer.dump();
+    }
+}
+
 // Answers a request. handler: llama.cpp's.
 template <typename Handler, typename Request>
 auto eagle_answer(const Handler & handler, const Request & request) {
@@ -117,6 +142,8 @@ auto eagle_answer(const Handler & handler, const Request & request) {
             body[item.key()] = item.value();
         }
     }
-    return is_rank ? eagle_rank(body, handle)
-                   : eagle_embed(body, eagle_ends_with(request.path, "/v1/embeddings"), handle);
+    auto response =
+        is_rank ? eagle_rank(body, handle) : eagle_embed(body, eagle_ends_with(request.path, "/v1/embeddings"), handle);
+    eagle_blame_length(*response);
+    return response;
 }
