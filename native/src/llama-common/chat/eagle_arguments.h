@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "eagle_chat.h"
 #include "json-schema-to-grammar.h"
 #include "json-schema.h"
 

@@ -16,8 +16,7 @@
 constexpr std::chrono::seconds EAGLE_TEMPLATE_TIME(10);
 constexpr int64_t EAGLE_TEMPLATE_BYTES = int64_t(1)
                                          << 30;  // total size of all texts and lists that a rendering creates
-constexpr int64_t EAGLE_TEMPLATE_ITEM = 64;      // bytes counted per list item
-constexpr int64_t EAGLE_TEMPLATE_VALUE = 256;    // bytes counted per list item that is created
+constexpr int64_t EAGLE_TEMPLATE_ITEM = 256;     // bytes counted per list item
 constexpr int EAGLE_TEMPLATE_DEPTH = 1000;       // nested statements, macros and expressions
 
 // Counts time and bytes of a rendering while the object exists. Nested objects belong to the outer rendering.
@@ -113,20 +112,21 @@ inline std::string eagle_python_float(double value) {
 // Returns true if Python prints a character (a code point above ASCII) as it is in a list.
 inline bool eagle_is_printable(uint32_t c) {
     static constexpr uint32_t OTHERS[][2] = {
-        {0x80, 0xa0},       {0xad, 0xad},         {0x600, 0x605},      {0x61c, 0x61c},      {0x6dd, 0x6dd},
-        {0x70f, 0x70f},     {0x890, 0x891},       {0x8e2, 0x8e2},      {0x1680, 0x1680},    {0x180e, 0x180e},
-        {0x2000, 0x200f},   {0x2028, 0x202f},     {0x205f, 0x206f},    {0x3000, 0x3000},    {0xd800, 0xf8ff},
-        {0xfeff, 0xfeff},   {0xfff9, 0xfffb},     {0x110bd, 0x110bd},  {0x110cd, 0x110cd},  {0x13430, 0x13438},
-        {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a},   {0xe0001, 0xe007f},  {0xf0000, 0x10fffd},
+        {0x80, 0xa0},       {0xad, 0xad},       {0x600, 0x605},     {0x61c, 0x61c},      {0x6dd, 0x6dd},
+        {0x70f, 0x70f},     {0x890, 0x891},     {0x8e2, 0x8e2},     {0x1680, 0x1680},    {0x180e, 0x180e},
+        {0x2000, 0x200f},   {0x2028, 0x202f},   {0x205f, 0x206f},   {0x3000, 0x3000},    {0xd800, 0xf8ff},
+        {0xfeff, 0xfeff},   {0xfff9, 0xfffb},   {0x110bd, 0x110bd}, {0x110cd, 0x110cd},  {0x13430, 0x13438},
+        {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0001, 0xe007f}, {0xf0000, 0x10fffd},
     };
     return std::none_of(std::begin(OTHERS), std::end(OTHERS),
-                        [&](const uint32_t(&range)[2]) { return range[0] <= c && c <= range[1]; });
+                        [&](const uint32_t (&range)[2]) { return range[0] <= c && c <= range[1]; });
 }
 
 // Returns a text as Python prints it in a list: quoted, with escapes.
 inline std::string eagle_python_text(const std::string & text) {
     const bool is_double = text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
     const char quote = is_double ? '"' : '\'';
+    eagle_template_takes(text.size());
     std::string result(1, quote);
     for (size_t i = 0; i < text.size();) {
         const unsigned char first = text[i];

@@ -118,13 +118,18 @@ void load_extended_draft(llama_model_base & model) {
     Loader(model).load();
 }
 
-int64_t load_head_rows(llama_model_base & model, bool mtp_only) {
-    const ggml_tensor * map = mtp_only ? model.ml->get_tensor_meta("d2t") : nullptr;
+ggml_tensor * load_trimmed_head(llama_model_base & model, const LLM_TN_IMPL & name, int flags) {
+    const bool has_head =
+        model.arch == LLM_ARCH_QWEN35 || model.arch == LLM_ARCH_QWEN35MOE || model.arch == LLM_ARCH_QWEN3NEXT;
+    if (!has_head || name.tensor != LLM_TENSOR_OUTPUT || model.d2t || model.ml->get_weight("blk.0.attn_norm.weight")) {
+        return nullptr;
+    }
+    const ggml_tensor * map = model.ml->get_tensor_meta("d2t");
     if (!map) {
-        return model.vocab.n_tokens();
+        return nullptr;
     }
     model.d2t = model.create_tensor(model.tn(LLM_TENSOR_D2T), {map->ne[0]}, 0);
-    return map->ne[0];
+    return model.create_tensor(name, {model.hparams.n_embd, map->ne[0]}, flags);
 }
 
 void require_stock_graph(const llama_model & model, bool is_mtp) {

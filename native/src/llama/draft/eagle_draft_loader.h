@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+struct ggml_tensor;
+struct LLM_TN_IMPL;
 struct llama_model;
 struct llama_model_base;
 struct llama_model_loader;
@@ -21,9 +23,9 @@ bool draft_is_extended(const llama_model_loader & loader);
 
 void load_extended_draft(llama_model_base & model);
 
-// Returns the number of rows of the head. If the file holds only an MTP head with the vocabulary map d2t (FastMTP-32K),
-// loads the map; otherwise the head has a row for every token.
-int64_t load_head_rows(llama_model_base & model, bool mtp_only);
+// Loads the head of a file that holds only an MTP head with the vocabulary map d2t (FastMTP-32K), and the map, when the
+// loader of its architecture creates the tensor `name`. Returns null for other tensors and files.
+ggml_tensor * load_trimmed_head(llama_model_base & model, const LLM_TN_IMPL & name, int flags);
 
 // Throws for a model that llama.cpp's own graphs cannot compute: an extended draft, whose further tensors they would
 // silently ignore, and an MTP head with a vocabulary map.
