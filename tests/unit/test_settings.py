@@ -30,8 +30,10 @@ from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import ConfigError, EagleError, EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import cache_dir, read_json_or_yaml, read_text
 from llama_eagle.serving import prompts as serving_prompts
+from llama_eagle.serving.extra_args import refuse_unchecked
 from llama_eagle.serving.options import ServerOptions, from_config
 from llama_eagle.sessions.options import ContextOptions
+from llama_eagle.train.data.documents import read_documents
 
 BASE = ServerOptions(model=Path(), drafting=DraftingOptions(), context=ContextOptions())
 MODEL: dict[str, Any] = {"model": "m.gguf"}
@@ -294,6 +296,13 @@ def test_files_with_a_byte_order_mark(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [prompt.text for prompt in bench_prompts.read_prompts([str(tmp_path / "lines.jsonl")])] == ["Hello"]
     assert [prompt.text for prompt in serving_prompts.read_prompts(tmp_path / "lines.jsonl")] == ["Hello"]
     assert next(calibration._parts(tmp_path / "lines.jsonl")).startswith("{")
+    (tmp_path / "chats.jsonl").write_text('{"messages": [{"role": "assistant", "content": "Hello"}]}\n', "utf-8-sig")
+    (tmp_path / "text.txt").write_text("Hello", "utf-8-sig")
+    chats, text = read_documents([tmp_path / "chats.jsonl", tmp_path / "text.txt"])
+    assert (chats.messages[0]["content"], text.text) == ("Hello", "Hello")
+    for argument in ("--chat-template-file", "--grammar_file", "--api-key-file"):  # read by llama-server
+        with pytest.raises(UsageError, match="byte order mark"):
+            refuse_unchecked([argument, str(tmp_path / "grammar")])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\ufeffHello\n".encode()), "utf-8"))
     assert read_piped() == "Hello\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\ufeffHello\n".encode()), "utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,12 @@ CHAT_SUFFIXES = (".jsonl", ".ndjson")
 MAX_NAMED = 20  # faulty lines in an error
 IMAGE_MARK = "<image>"  # place of a picture in a text, if the files are listed next to the messages
 PART_NAMES = ("text", "image", "image_url")
-UNREAD = ("video", "videos", "audio", "audios", "chat_template_kwargs")  # keys next to the messages
-UNREAD_IN_MESSAGES = ("image", "images", "video", "videos", "audio", "audios")
-FILE_NAMES = ("image", "path", "url")  # keys of an image part's file
+IMAGE_KEYS = ("image", "images")  # next to the messages
+PICTURES = re.compile(r"(?i)(^|_)(image|img|picture|photo|pixel_value)s?(_|$)")  # keys that may name pictures
+OTHER_MEDIA = re.compile(r"(?i)(^|_)(video|audio|media)s?(_|$)")
+FILES = re.compile(r"(?i)(^|_)(attachment|file)s?(_|$)")
+DATA = re.compile("^(bytes|data|source)$")
+FILE_NAMES = ("image", "path", "url", "image_url", "base64")  # keys of an image part's file
 ROLES = {"human": "user", "gpt": "assistant", "observation": "tool"}  # of ShareGPT
 ROLES_OF_SHAREGPT = (*ROLES, "system", "user", "assistant", "tool")
 
@@ -59,9 +63,9 @@ def _files(sources: Sequence[str | Path]) -> Iterator[Path]:
 
 
 def _decode(data: bytes, path: Path, line: int = 1) -> str:
-    """Decode UTF-8 text whose first line has the number `line`."""
+    """Decode UTF-8 text whose first line has the number `line`, without a byte order mark."""
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line += data.count(b"\n", 0, error.start)
         byte = f"byte {data[error.start]:#04x}"
@@ -121,14 +125,14 @@ def _record(path: Path, number: int, line: bytes) -> Document | None:
     if not isinstance(record, dict):
         raise InputError(f"{source}: expected an object with messages or text.")
     if isinstance(record.get("text"), str):
-        _refuse_unread(record, source, (*UNREAD, "image", "images"))
+        _refuse_media(record, source, PICTURES, OTHER_MEDIA)
         return _text(record["text"], source, folder)
     messages = record.get("messages", record.get("conversations"))
     if _has_failed(record, messages):
         return None
     if not isinstance(messages, list) or not messages:
         raise InputError(f"{source}: neither messages nor text.")
-    _refuse_unread(record, source, UNREAD)
+    _refuse_media(record, source, OTHER_MEDIA, re.compile("^chat_template_kwargs$"))
     messages = [_message(message, source) for message in messages]
     if isinstance(system := record.get("system"), str) and system and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
@@ -136,13 +140,19 @@ def _record(path: Path, number: int, line: bytes) -> Document | None:
         raise InputError(f"{source}: no assistant message; there is nothing to learn from it.")
     if record.get("image") and record.get("images"):
         raise InputError(f"{source}: both image and images. Name all files in images.")
-    messages = _with_images(messages, record.get("images") or record.get("image"), source)
+    messages = _with_images(
+        messages, record.get("images") or record.get("image"), source, not record.keys().isdisjoint(IMAGE_KEYS)
+    )
+    if not any(map(image_parts, messages)):  # with pictures, such keys describe them
+        _refuse_media({key: value for key, value in record.items() if key not in IMAGE_KEYS}, source, PICTURES)
     return Document(source, folder, messages=tuple(messages), tools=_tools(record.get("tools"), source))
 
 
-def _refuse_unread(record: Message, source: str, keys: Sequence[str]) -> None:
-    if found := next((key for key in keys if record.get(key)), None):
-        raise InputError(f"{source}: {found} is not supported in training data. Leave it out, or the line.")
+def _refuse_media(entry: Message, source: str, *kinds: re.Pattern[str]) -> None:
+    """Raise InputError for a key that may name pictures, sound or files and that is not read. kinds: its names."""
+    if found := next((key for key in entry if entry[key] and any(kind.search(key) for kind in kinds)), None):
+        told = "Name pictures in images" if PICTURES.search(found) else "Leave it out"
+        raise InputError(f"{source}: {found} is not supported in training data. {told}, or leave out the line.")
 
 
 def _tools(tools: Any, source: str) -> tuple[Message, ...]:
@@ -156,15 +166,16 @@ def _tools(tools: Any, source: str) -> tuple[Message, ...]:
     return tuple(found)
 
 
-def _with_images(messages: list[Message], images: Any, source: str) -> list[Message]:
+def _with_images(messages: list[Message], images: Any, source: str, is_listed: bool) -> list[Message]:
     """Return messages whose image parts name their files.
 
     images: files next to the messages, for the image parts without a name and for each IMAGE_MARK in a text, in order.
+    is_listed: the record has a key for them, which may be empty.
     """
     names = [images] if isinstance(images, str) else images or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{source}: images must be a list of file names.")
-    if names:
+    if is_listed:
         messages = [_split_marks(message) for message in messages]
     places = [part for message in messages for part in image_parts(message) if part["image"] is None]
     if len(places) != len(names):
@@ -210,7 +221,7 @@ def _has_failed(record: Message, messages: Any) -> bool:
 def _message(message: Any, source: str) -> Message:
     """Return a message with the keys role and content; ShareGPT's from and value are renamed."""
     if isinstance(message, dict):
-        _refuse_unread(message, source, UNREAD_IN_MESSAGES)
+        _refuse_media(message, source, PICTURES, OTHER_MEDIA, FILES)
         if "from" in message:
             if message["from"] not in ROLES_OF_SHAREGPT:
                 raise InputError(
@@ -236,11 +247,19 @@ def _part(part: Any, source: str) -> Message:
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     if kind not in PART_NAMES:
         raise InputError(f"{source}: content has a part of type {kind!r}. Only text and image parts are supported.")
-    value = part.get(kind)
-    if kind == "image":
-        value = next((part[key] for key in FILE_NAMES if part.get(key) is not None), None)
-    if kind == "image_url":
-        kind, value = "image", value.get("url") if isinstance(value, dict) else value
-    if not isinstance(value, str) and not (kind == "image" and value is None and "image_url" not in part):
-        raise InputError(f"{source}: content has a part of type {kind!r} without a text or a file name.")
-    return {"type": kind, kind: value}
+    known = ("text",) if kind == "text" else FILE_NAMES
+    others = {key: value for key, value in part.items() if key not in known}
+    _refuse_media(others, source, PICTURES, OTHER_MEDIA, FILES, DATA)
+    values = [_file_name(key, part[key]) for key in known if part.get(key) is not None]
+    is_named = len(values) == 1 and isinstance(values[0], str)
+    if not is_named and (values or kind != "image"):
+        raise InputError(f"{source}: content has a part of type {kind!r} without a text or one file name.")
+    kind = "text" if kind == "text" else "image"
+    return {"type": kind, kind: values[0] if values else None}
+
+
+def _file_name(key: str, value: Any) -> Any:
+    """Return the file that a key of a part names: OpenAI's objects have its URL, and base64 is the file itself."""
+    if key == "image_url" and isinstance(value, dict):
+        return value.get("url")
+    return f"data:;base64,{value}" if key == "base64" and isinstance(value, str) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import math
 import re
@@ -11,6 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from llama_eagle.errors import UsageError
+from llama_eagle.files import decoded
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.pairing import require_scores
 from llama_eagle.gguf.validate.adapters import require_adapter, require_control_vector
@@ -54,6 +56,7 @@ _AS_ARGUMENTS = {  # environment variables of llama-server whose arguments are c
     "LLAMA_ARG_STATIC_PATH": "--path",
 }
 _AS_FLAGS = {"LLAMA_ARG_EMBEDDINGS": "--embeddings", "LLAMA_ARG_RERANKING": "--reranking"}
+_TEXT_FILES = ("--api-key-file", "--chat-template-file", "--grammar-file")
 _TRUE, _FALSE = {"on", "enabled", "true", "1"}, {"off", "disabled", "false", "0"}
 
 
@@ -88,6 +91,7 @@ def refuse_unchecked(extra: Sequence[str], environment: Sequence[str] = ()) -> N
         if remedy is not None:
             raise UsageError(f"{argument} after -- would bypass our checks. {remedy}.")
     _require_template(extra)
+    _require_texts(extra)
     for variable in environment:
         if variable in _VARIABLES:
             raise UsageError(f"{variable} in the environment would bypass our checks. {_VARIABLES[variable]}.")
@@ -105,6 +109,20 @@ def _require_template(extra: Sequence[str]) -> None:
                 f"--chat-template {value:.50}: not a Jinja template. Give one, chatml, or --chat-template-file; "
                 "names of llama.cpp's templates need --no-jinja."
             )
+
+
+def _require_texts(extra: Sequence[str]) -> None:
+    """Raise `UsageError` for a text file with a byte order mark, which llama-server takes for a part of the text.
+
+    Raises `InputError` for a file that is not UTF-8.
+    """
+    for argument, value in zip_longest(extra, extra[1:], fillvalue=""):
+        if normalized(argument) not in _TEXT_FILES or not Path(value).is_file():
+            continue
+        data = Path(value).read_bytes()
+        decoded(data, f"{argument} {value}")
+        if data.startswith(codecs.BOM_UTF8):
+            raise UsageError(f"{argument} {value}: begins with a byte order mark. Save it as UTF-8 without one.")
 
 
 def names_key(text: str) -> bool:
