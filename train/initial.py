@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from torch import Tensor
 FC_NOISE = 0.3  # factor of fc's random weights, next to the identity
 EMBEDDING = "embed_tokens.weight"
 OTHER_MODEL = 0.4  # relative difference of embeddings; quantization to 2 bits causes 0.3
+_CONVERT_ADVICE = re.compile(r"(; --share-head| \(--force)[^;]*")  # names options that `train` lacks
 UNSCALED = ("default", "mrope", "none")  # RoPE types without scaling
 
 
@@ -62,7 +64,7 @@ def read_earlier(folder: Path, target: str, aux_layers: Sequence[int] | None = N
         draft = read_draft(checkpoint, goal, _options(checkpoint, aux_layers))
         _refuse_other_parts(draft)
     except EagleError as error:
-        told = str(error).removeprefix(f"{folder}: ")
+        told = _CONVERT_ADVICE.sub("", str(error).removeprefix(f"{folder}: "))
         raise InputError(f"--init {folder}: no draft to start from: {told}") from None
     for warning in draft.warnings:
         console.warn(f"--init {folder}: {warning}.")

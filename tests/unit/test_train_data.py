@@ -16,6 +16,8 @@ from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
 from llama_eagle.train.targets.checkpoint import control_tokens, load_tokenizer, read_target
+from llama_eagle.train.targets.pictures import find_image
+from llama_eagle.vision.pictures import decode_data_url
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,10 @@ SEE = {"role": "user", "content": "what is <image> and <image>?"}
 SEEN = {"role": "assistant", "content": "a fox"}
 
 
+def asked(part: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [part]}, SEEN]}
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
@@ -85,6 +91,15 @@ SEEN = {"role": "assistant", "content": "a fox"}
         ({"conversations": [{"from": "function_call", "value": "f()"}]}, "a message from 'function_call', expected"),
         ({"messages": [SEE, SEEN], "tools": "[{"}, "tools must be a list of objects"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, SEEN]}, "0 files in images, but 1 places"),
+        ({"messages": [SEE, SEEN], "image": None}, "0 files in images, but 2 places"),
+        ({"messages": [SEE, SEEN], "image_path": "a.png"}, "image_path is not supported"),
+        ({"messages": [SEE, SEEN], "media": ["a.png"], "images": ["a.png", "b.png"]}, "media is not supported"),
+        ({"text": "a fox", "image_url": "a.png"}, "image_url is not supported"),
+        ({"messages": [{**SEE, "attachments": ["a.png"]}, SEEN]}, "attachments is not supported"),
+        (asked({"type": "text", "text": "what?", "image": "a.png"}), "image is not supported"),
+        (asked({"type": "image", "bytes": "aGk="}), "bytes is not supported"),
+        (asked({"type": "image", "image": "a.png", "url": "b.png"}), "content has a part .* one file name"),
+        (asked([{"type": "image", "image": "a.png"}]), "content has a part of type 'list'"),
     ],
 )
 def test_what_is_next_to_the_messages_is_used_or_refused(record: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -108,14 +123,25 @@ def test_images_tools_and_a_system_message_next_to_the_messages(tmp_path: Path) 
     texts = [part.get("text", part.get("image")) for part in first["content"]]
     assert texts == ["what is ", "a.png", " and ", "b.png", "?"]
     assert [part.get("text", part.get("image")) for part in second["content"]] == ["c.png", "now ", "d.png"]
-    for name in ({"image_url": {"url": "e.png"}}, {"path": "e.png"}, {"url": "e.png"}):
-        part = {"type": "image_url" if "image_url" in name else "image", **name}
-        record = {"messages": [{"role": "user", "content": [part]}, SEEN], "images": []}
+    openai = {"type": "image_url", "image_url": {"url": "e.png"}}
+    for part in (openai, {"image_url": "e.png"}, {"path": "e.png", "max_pixels": 9}, {"url": "e.png", "text": None}):
+        record = {**asked({"type": "image", **part}), "images": [], "image_id": 3}
         (document,) = read_documents([write_jsonl(tmp_path / "c.jsonl", record)])
         assert document.messages[0]["content"] == [{"type": "image", "image": "e.png"}]
+    (document,) = read_documents([write_jsonl(tmp_path / "c.jsonl", asked({"type": "image", "base64": "aGk="}))])
+    assert decode_data_url(document.messages[0]["content"][0]["image"], "") == b"hi"
     record = {"messages": [{"role": "user", "content": "<image>"}, SEEN], "images": [], "image": "f.png"}
     (document,) = read_documents([write_jsonl(tmp_path / "c.jsonl", record)])
     assert document.messages[0]["content"] == [{"type": "image", "image": "f.png"}]
+
+
+def test_names_of_pictures(tmp_path: Path) -> None:
+    picture = tmp_path / "a b.png"
+    picture.write_bytes(b"")
+    assert find_image("a b.png", tmp_path) == find_image(picture.as_uri(), tmp_path) == picture
+    for name in ("c.png", "A" * 5000, "a\0.png", "file:///c.png"):  # the second is a picture in base64
+        with pytest.raises(InputError, match=r"image .* is missing"):
+            find_image(name, tmp_path)
 
 
 def test_an_answer_may_be_reasoning_alone(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ of Qwen3-VL and Qwen3.5 (tools/mtmd/mtmd-image.cpp: calc_size_preserved_ratio, i
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 from llama_eagle.errors import InputError
@@ -26,10 +29,11 @@ def find_image(name: str, folder: Path) -> ImageSource:
     """Return the source that a message names, relative to `folder`. Raises InputError for a missing file or a URL."""
     if name.startswith(DATA_URL):
         return name
-    path = folder / name
-    if path.is_file():
-        return path
-    if found := _URL.match(name):
+    path = folder / (url2pathname(urlsplit(name).path) if name.startswith("file:") else name)
+    with contextlib.suppress(OSError, ValueError):  # too long a name, as base64 without data: in front has
+        if path.is_file():
+            return path
+    if (found := _URL.match(name)) and found[0] != "file:":
         raise InputError(f"image {name[:80]} is a URL of {found[0]} Save the picture, and name its file.")
     raise InputError(f"image {name[:200]} is missing (looked for {str(path)[:300]}).")
 
