@@ -91,6 +91,7 @@ def test_a_peer_that_fails_is_left_out(tmp_path: Path, log: str, reason: str) ->
         (("--synthetic", "tiny", "-d", "lookup", "--draft-vocab", "all"), "--draft-vocab does not apply"),
         (("-m", "x.gguf", "-d", "mtp", "--accept", "0.5"), "--accept does not apply to -m"),
         (("-m", "x.gguf", "-d", "mtp", "--type", "q4_0"), "--type does not apply to -m"),
+        (("-m", "x.gguf", "-d", "lookup", "--draft-type", "q8_0"), "--draft-type does not apply to drafter lookup"),
         (("--synthetic", "tiny", "--draft-vocab", "all"), "--draft-vocab does not apply to drafter eagle3"),
     ],
 )

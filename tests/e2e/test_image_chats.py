@@ -70,6 +70,11 @@ def test_texts_are_those_of_plain_decoding(pair: tuple[Any, Any]) -> None:
         converse(pair, random.Random(seed))
 
 
+def test_rows_of_images_have_no_text(pair: tuple[Any, Any]) -> None:
+    ids = pair[0].tokenize(b"ab", add_bos=False)
+    assert pair[0].detokenize([-1, *ids, -2]) == b"ab"
+
+
 @pytest.mark.slow
 def test_many_texts_are_those_of_plain_decoding(pair: tuple[Any, Any]) -> None:
     for seed in range(40):  # for each of five pairs
