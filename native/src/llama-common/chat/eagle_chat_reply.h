@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -112,16 +113,50 @@ inline common_chat_msg eagle_rest_as_text(const std::string & text, const common
     return whole;
 }
 
-// Returns the message of a complete reply that the parser would continue: it has kept back what may begin a call, as
-// "<". A character that no format contains makes it text.
+constexpr const char * EAGLE_HIDDEN = "\uf5e1\uf5e2\uf5e3";  // mark of a private area, which no format contains
+
+inline bool eagle_has_mark(const std::string & text) {
+    return text.find(EAGLE_HIDDEN) != std::string::npos;
+}
+
+// Replaces the mark at the end of a text. Returns false if the text does not end with it.
+inline bool eagle_replace_mark(std::string & text, const std::string & rest) {
+    const size_t at = text.rfind(EAGLE_HIDDEN);
+    if (at == std::string::npos || at + std::string(EAGLE_HIDDEN).size() != text.size()) {
+        return false;
+    }
+    text.replace(at, std::string::npos, rest);
+    return true;
+}
+
+// Returns true if a tag may begin with this byte.
+inline bool eagle_may_begin_tag(unsigned char byte) {
+    return !std::isalnum(byte) && (byte & 0xc0) != 0x80;
+}
+
+// Returns the number of bytes before those that a parser has kept back, because they may begin a call.
+inline size_t eagle_n_shown(const std::string & text, const common_chat_msg & message) {
+    const std::string & last = message.content.empty() ? message.reasoning_content : message.content;
+    const size_t at = text.rfind(last);
+    return at == std::string::npos ? text.size() : last.empty() ? 0 : at + last.size();
+}
+
+// Returns the message of a complete reply that the parser would continue. Without a call, what may have begun one ("<",
+// "<tool_call>") is text. It begins at the last place where the parser reads a mark as content.
 inline common_chat_msg eagle_ended(const std::string & text, const common_chat_msg & message,
                                    const common_chat_parser_params & params) {
-    const std::string end = "\uf5e1";
-    common_chat_msg whole = eagle_peg_parse(text + end, true, params);
-    for (std::string * part : {&whole.content, &whole.reasoning_content}) {
-        const size_t at = part->rfind(end);
-        if (whole.tool_calls.empty() && at != std::string::npos && at + end.size() == part->size()) {
-            part->erase(at);
+    if (!message.tool_calls.empty() || eagle_has_mark(text)) {
+        return message;
+    }
+    const size_t n_shown = eagle_n_shown(text, message);
+    for (size_t n = text.size() + 1; n-- > n_shown;) {
+        const bool is_end = n == text.size();
+        if (!is_end && !eagle_may_begin_tag(text[n])) {
+            continue;
+        }
+        common_chat_msg whole = eagle_peg_parse(text.substr(0, n) + EAGLE_HIDDEN, true, params);
+        if (whole.tool_calls.empty() && (eagle_replace_mark(whole.content, text.substr(n)) ||
+                                         (is_end && eagle_replace_mark(whole.reasoning_content, "")))) {
             return whole;
         }
     }
@@ -143,7 +178,7 @@ inline common_chat_msg eagle_parsed_reply(const std::string & text, bool is_part
     }
     const eagle_reading reading =
         is_partial || params.parser.empty() ? eagle_reading::all : eagle_read_reply(text, params);
-    if (reading == eagle_reading::more && message.tool_calls.empty()) {
+    if (reading == eagle_reading::more) {
         return eagle_ended(text, message, params);
     }
     if (reading != eagle_reading::failed) {

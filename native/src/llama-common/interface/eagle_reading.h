@@ -56,24 +56,6 @@ inline eagle_reading eagle_hide_ends(std::string & text, const common_chat_parse
     return eagle_reading::failed;
 }
 
-// Returns the message of a reply that a parser would continue. Without a call it keeps back what may begin one, as "<".
-inline common_chat_msg eagle_ended_reply(const std::string & text, const common_chat_parser_params & params) {
-    common_chat_msg message = eagle_message_of(text, false, params);
-    if (message.tool_calls.empty() && !eagle_has_mark(text)) {
-        common_chat_msg whole = eagle_message_of(text + EAGLE_HIDDEN, true, params);
-        if (whole.tool_calls.empty() && (eagle_has_mark(whole.content) || eagle_has_mark(whole.reasoning_content))) {
-            eagle_remove_marks(whole);
-            return whole;
-        }
-        if (!message.content.empty()) {  // followed by the head of a call
-            whole = eagle_unparsed_reply(text, false);
-            eagle_keep_sent(message, whole);
-            return whole;
-        }
-    }
-    return message;
-}
-
 // Returns the message of a reply, or of its beginning.
 inline common_chat_msg eagle_read_answer(const std::string & text, bool is_partial,
                                          const common_chat_parser_params & params) {
@@ -82,7 +64,8 @@ inline common_chat_msg eagle_read_answer(const std::string & text, bool is_parti
     }
     const eagle_reading first = eagle_read_reply(text, params);
     if (first != eagle_reading::failed) {
-        return first == eagle_reading::more ? eagle_ended_reply(text, params) : eagle_message_of(text, false, params);
+        const common_chat_msg message = eagle_message_of(text, false, params);
+        return first == eagle_reading::more ? eagle_ended(text, message, params) : message;
     }
     std::string hidden = text;
     const eagle_reading reading = eagle_hide_ends(hidden, params);

@@ -188,9 +188,6 @@ bool read_loosely(const eagle_reply & reply, common_chat_msg & message) {
 common_json added(eagle_reply & reply, bool is_last) {
     common_chat_msg message = eagle_read_answer(reply.text, !is_last, reply.parser);
     const bool is_loose = is_last && read_loosely(reply, message);
-    if (is_last && message.empty() && reply.message.empty()) {  // the head of a call, cut
-        message = eagle_unparsed_reply(reply.text, false);
-    }
     if (!is_last && !message.tool_calls.empty()) {
         message.tool_calls.pop_back();
     }

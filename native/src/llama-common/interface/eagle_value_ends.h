@@ -11,13 +11,8 @@
 
 #include "chat-peg-parser.h"
 #include "chat.h"
+#include "eagle_chat_reply.h"
 #include "json.h"
-
-constexpr const char * EAGLE_HIDDEN = "\uf5e1\uf5e2\uf5e3";  // mark of a private area, which no format contains
-
-inline bool eagle_has_mark(const std::string & text) {
-    return text.find(EAGLE_HIDDEN) != std::string::npos;
-}
 
 inline void eagle_remove_marks(std::string & text) {
     const size_t size = std::string(EAGLE_HIDDEN).size();
