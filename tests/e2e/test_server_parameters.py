@@ -82,7 +82,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"stream_options": "include_usage"}),
     (CHAT, {"reasoning_effort": 5}),
     *[(path, {"parallel_tool_calls": "no"}) for path in (CHAT, RESPONSES, MESSAGES)],
-    (TEXT, {"n": "2"}),
+    *[(TEXT, {"n": n}) for n in ("2", 1.5)],
+    (CHAT, {"stop": [1]}),
+    (CHAT, {"seed": "5"}),
     (TEXT, {"suffix": "end"}),
     (TEXT, {"best_of": 3, "n": 2}),
 ]  # fmt: skip
@@ -93,6 +95,7 @@ def test_refused_by_name(server: Served, path: str, more: dict[str, Any]) -> Non
     """The message names the parameter, or the kind of a tool, part or edit."""
     status, answer = server.post(path, body(path, **more))
     assert status == 400 and answer["error"]["type"] == "invalid_request_error", answer
+    assert "json.exception" not in answer["error"]["message"]
     (key, value), *_ = more.items()
     kinds = re.findall(r"'type': '(\w+)'", str(value)) + re.findall(r"'(audio)': {", str(value))
     assert any(re.search(rf"'({name}|{name}\.\w+)'", answer["error"]["message"]) for name in (key, *kinds)), answer
@@ -111,7 +114,7 @@ SENT: dict[str, dict[str, Any]] = {
         "text": {"verbosity": "low", "format": {"type": "text"}}, "reasoning": {"summary": "auto"}, "background": False,
         "safety_identifier": "s", "prompt_cache_key": "k",
         "tools": [{"type": "web_search"}, {"type": "image_generation"}], "top_logprobs": 0,
-        "previous_response_id": None, "conversation": None, "prompt": None, "context_management": None,
+        "previous_response_id": None, "conversation": None, "prompt": None, "context_management": None, "n": 2,
     },
     MESSAGES: {
         "metadata": {"user_id": "u"}, "service_tier": "auto", "mcp_servers": [], "container": None, "speed": "standard",
@@ -119,7 +122,10 @@ SENT: dict[str, dict[str, Any]] = {
         "thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}, "inference_geo": None,
         "cache_control": {"type": "ephemeral"}, "system": [], "fallbacks": [{"model": "m"}], "tool_choice": "auto",
     },
-    TEXT: {"suffix": None, "best_of": 2, "n": 1, "user": "u"} | {"best_of": 1, "model": "m"},
+    TEXT: {
+        "suffix": None, "best_of": 1, "n": 1.0, "n_cmpl": None, "user": "u", "model": "m", "stream": None,
+        "stream_options": {"include_usage": None},
+    },
 }  # fmt: skip
 
 

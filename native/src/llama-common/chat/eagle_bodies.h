@@ -291,7 +291,9 @@ inline common_json eagle_responses_body(const common_json & given) {
         }
         body["input"] = items;
     }
-    body.erase("top_logprobs");  // chats would need logprobs, too
+    for (const char * key : {"top_logprobs", "n", "n_cmpl"}) {  // of chats, not of this API
+        body.erase(key);
+    }
     return body;
 }
 

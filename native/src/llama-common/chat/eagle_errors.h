@@ -57,6 +57,12 @@ inline std::string eagle_error_body(const std::string & path, bool is_anthropic,
                            path.find("/chat/completions") != std::string::npos ||
                            path.find("/responses") != std::string::npos;
     common_json & error = answer.at("error");
+    std::string message = error.value("message", "");
+    const size_t begin = message.find("[json.exception.");
+    const size_t end = begin == std::string::npos ? begin : message.find("] ", begin);
+    if (end != std::string::npos) {  // the library's name says nothing to a client
+        error["message"] = message.erase(begin, end + 2 - begin);
+    }
     if (status == 404 && error.value("message", "") == "File Not Found") {
         error["message"] = eagle_no_path(path);
     }

@@ -39,6 +39,12 @@ inline void eagle_read_logprobs(common_json & body) {
     body["n_probs"] = std::max<int64_t>(1, n_alternatives);
 }
 
+// Returns the number of answers to each prompt.
+inline int64_t eagle_n_answers(const common_json & request) {
+    const char * key = eagle_has(request, "n_cmpl") ? "n_cmpl" : "n";
+    return eagle_has(request, key) ? std::max<int64_t>(1, request.at(key).get<int64_t>()) : 1;
+}
+
 // A prompt that is repeated before its answers. is_text: false for a prompt of token ids alone.
 struct eagle_echo {
     std::string text;
@@ -121,13 +127,13 @@ class eagle_shape {
     eagle_shape(const common_json & request, eagle_api api, std::vector<eagle_echo> echoes, bool adds_bos)
         : api_(api),
           n_alternatives_(eagle_n_alternatives(request, api)),
-          n_answers_(std::max<int64_t>(1, request.value("n_cmpl", request.value("n", int64_t(1))))),
+          n_answers_(eagle_n_answers(request)),
           echoes_(std::move(echoes)),
           adds_bos_(adds_bos),
-          is_stream_(request.value("stream", false)),
+          is_stream_(eagle_has(request, "stream") && request.at("stream") == true),
           has_functions_(request.contains(EAGLE_HAS_FUNCTIONS)) {
-        const bool has_options = eagle_has(request, "stream_options") && request.at("stream_options").is_object();
-        has_usage_ = has_options && request.at("stream_options").value("include_usage", false);
+        has_usage_ = eagle_has(request, "stream_options") && eagle_has(request.at("stream_options"), "include_usage") &&
+                     request.at("stream_options").at("include_usage") == true;
     }
 
     // Shapes a result: an object, or the objects of several chunks. prompt: probabilities that come first, or null.

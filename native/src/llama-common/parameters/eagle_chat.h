@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <set>
 #include <stdexcept>
@@ -446,6 +447,9 @@ inline void eagle_require_constraints(const common_json & body) {
     eagle_require(!eagle_has(body, "grammar") || body.at("grammar").is_string(), "'grammar' is no text");
     eagle_require(!eagle_has(body, "stop") || body.at("stop").is_string() || body.at("stop").is_array(),
                   "'stop' is neither a text nor a list");
+    for (size_t i = 0; eagle_has(body, "stop") && body.at("stop").is_array() && i < body.at("stop").size(); i++) {
+        eagle_require(body.at("stop").at(i).is_string(), "'stop' has a part that is no text");
+    }
     eagle_require(is_object(body, "chat_template_kwargs"), "'chat_template_kwargs' is no object");
     eagle_require(is_object(body, "response_format"), "'response_format' is no object");
     bool has_schema = eagle_has(body, "json_schema");
@@ -472,7 +476,7 @@ inline void eagle_require_prompt_probs(const common_json & body) {
     const common_json & wanted = body.at("logprobs");
     eagle_require(!wanted.is_number() || wanted.get<int64_t>() <= EAGLE_MAX_PROMPT_ALTERNATIVES,
                   "with 'echo', 'logprobs' is at most " + std::to_string(EAGLE_MAX_PROMPT_ALTERNATIVES));
-    eagle_require(!body.value("post_sampling_probs", false),
+    eagle_require(!eagle_has(body, "post_sampling_probs") || body.at("post_sampling_probs") == false,
                   "'post_sampling_probs' is for answers: leave it out, or leave out 'echo'");
     const common_json prompts =
         body.at("prompt").is_array() ? body.at("prompt") : common_json::array({body.at("prompt")});
@@ -489,8 +493,8 @@ inline void eagle_require_types(const common_json & body) {
                       "'" + std::string(key) + "' is not true or false");
     }
     for (const char * key : {"n", "n_cmpl"}) {
-        eagle_require(!eagle_has(body, key) || body.at(key).is_number_integer(),
-                      "'" + std::string(key) + "' is no whole number");
+        const double n = !eagle_has(body, key) ? 1 : body.at(key).is_number() ? body.at(key).get<double>() : 0.5;
+        eagle_require(n == std::floor(n), "'" + std::string(key) + "' is no whole number");
     }
     const common_json options = eagle_has(body, "stream_options") ? body.at("stream_options") : common_json::object();
     eagle_require(options.is_object(), "'stream_options' is no object");

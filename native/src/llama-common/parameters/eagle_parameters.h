@@ -61,8 +61,9 @@ inline void eagle_require_message_parameters(const common_json & body) {
         const std::string type = eagle_text_at(body.at("thinking"), "type");
         eagle_require(type == "enabled" || type == "disabled" || type == "adaptive",
                       "'thinking' has the type '" + type + "', which is not enabled, disabled or adaptive");
-        const common_json budget = body.at("thinking").value("budget_tokens", common_json(0));
-        eagle_require(budget.is_number_integer(), "'thinking.budget_tokens' is no whole number");
+        const common_json & thinking = body.at("thinking");
+        eagle_require(!eagle_has(thinking, "budget_tokens") || thinking.at("budget_tokens").is_number_integer(),
+                      "'thinking.budget_tokens' is no whole number");
     }
     for (const char * key : {"context_management", "output_config"}) {
         eagle_require(!eagle_has(body, key) || body.at(key).is_object(), "'" + std::string(key) + "' is no object");
