@@ -141,7 +141,10 @@ def test_a_part_of_the_head(open_session: Callable[..., EagleSession]) -> None:
 
 def test_a_context_smaller_than_the_text(open_session: Callable[..., EagleSession]) -> None:
     session = open_session(n_ctx_draft=64)
-    session.eval([i % 256 for i in range(300)])
+    session.eval([i % 256 for i in range(40)])
+    assert session.draft_notice == ""
+    session.eval([i % 256 for i in range(260)])
+    assert session.draft_notice == "the text is longer than the draft's context: it drafts from the last 64 tokens"
     for i in range(30):
         drafted = session.draft(i, N_STEPS)
         assert len(drafted) == N_STEPS

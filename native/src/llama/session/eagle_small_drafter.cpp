@@ -83,6 +83,7 @@ const std::vector<llama_token> & SmallSequence::text(int32_t n_more) const {
     start_ = start_ < text_.size() ? start_ : 0;
     if (text_.size() - start_ + n_more > n_ctx) {
         start_ = text_.size() - n_ctx / 2;  // rarely, because the model evaluates these tokens again
+        model_.note_sliding();
     }
     text_.erase(text_.begin(), text_.begin() + start_);
     return text_;

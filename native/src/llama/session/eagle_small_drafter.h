@@ -53,6 +53,7 @@ class SmallDrafter : public Drafter {
 
     const char * kind() const override { return "small model"; }
     const char * device() const override { return model_.device(); }
+    const char * notice() const override { return model_.notice().c_str(); }
     double bytes_read() const override { return model_.bytes_read(); }
     int64_t n_vocab_draft() const override { return model_.head().n_rows(); }
     llama_token target_id(int32_t draft_id) const override { return model_.head().token(draft_id); }

@@ -114,7 +114,7 @@ void DraftEngine::note_sliding(int32_t end_slot) {
     const int32_t n_window = sequence(0).memory.n_window;
     if (end_slot > n_window && !slides_) {
         slides_ = true;
-        notice_ = format("the text is longer than the draft's context: it drafts from the last %d tokens", n_window);
+        notice_ = sliding_notice(n_window);
         LLAMA_LOG_WARN("%s\n", notice_.c_str());
     }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ggml.h"
@@ -22,5 +23,10 @@ struct DraftParams {
     int64_t n_vocab_draft;              // rows of a trimmed head; 0: the model's own head
     std::vector<llama_token> base_ids;  // for that head, most frequent first
 };
+
+// The notice that a drafter gives once.
+inline std::string sliding_notice(int64_t n_ctx) {
+    return "the text is longer than the draft's context: it drafts from the last " + std::to_string(n_ctx) + " tokens";
+}
 
 }  // namespace eagle

@@ -5,6 +5,7 @@
 #include "eagle_error.h"
 #include "eagle_small_vocabulary.h"
 #include "llama-context.h"
+#include "llama-impl.h"
 #include "llama-model.h"
 
 namespace eagle {
@@ -77,6 +78,13 @@ void SmallModel::make_context(const llama_context & target, const DraftParams & 
     }
     n_batch_ = (int32_t) p.n_batch;
     ctx_->device_logits.wanted = true;
+}
+
+void SmallModel::note_sliding() {
+    if (notice_.empty()) {
+        notice_ = sliding_notice(n_ctx_);
+        LLAMA_LOG_WARN("%s\n", notice_.c_str());
+    }
 }
 
 int32_t SmallModel::n_missing(int32_t seq, const std::vector<llama_token> & text) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "eagle_step_model.h"
@@ -25,6 +26,8 @@ class SmallModel : public StepModel {
                int32_t n_draft_max);
 
     int32_t n_ctx() const { return n_ctx_; }  // tokens of a sequence, drafted ones included
+    const std::string & notice() const { return notice_; }
+    void note_sliding();  // a text is longer than n_ctx
     bool knows(llama_token id) const { return id >= 0 && id < n_known_; }
 
     // Returns the number of the text's tokens that the sequence's memory does not hold.
@@ -56,6 +59,7 @@ class SmallModel : public StepModel {
     int32_t n_batch_;
     int32_t n_known_;
     bool recurrent_;
+    std::string notice_;
     std::vector<std::vector<llama_token>> memory_;  // by sequence: the tokens of its rows
 
     void make_context(const llama_context & target, const DraftParams & params, int32_t n_seq, int32_t n_draft_max);
