@@ -21,7 +21,7 @@ from llama_eagle.sessions.session import EagleSession
 MOST_ROWS = 9
 N_DRAFT = 4
 N_TIMES = 4  # measurements of each step per repetition
-FIRST = 300  # first token of a prompt; tokens from here are ordinary in every vocabulary
+FIRST = 300  # first token of a prompt; tokens from here are ordinary in every large vocabulary
 BLOCK = re.compile(r"blk\.(\d+)\.")
 N_WORDS = 1000  # period of the prompt's tokens
 
@@ -74,11 +74,11 @@ def decode_bytes(files: list[Header]) -> int:
 
 def step_costs(ours: Ours, depths: Sequence[int], repetitions: int) -> Iterator[StepCosts]:
     """Measure the steps at each depth, in ascending order. The tokens themselves do not affect the cost."""
-    ids, n_times = _tokens(MOST_ROWS), N_TIMES * repetitions
+    ids, n_times = _tokens(ours, MOST_ROWS), N_TIMES * repetitions
     with _sessions(ours, max(depths) + n_times * (MOST_ROWS + 1), MOST_ROWS) as (plain, drafting):
         for depth in sorted(depths):
             for session in (plain, drafting):
-                _fill(session, depth)
+                _fill(ours, session, depth)
             decodes, drafts = [], []
             verifications: list[list[float]] = [[] for _ in range(MOST_ROWS)]
             for _ in range(n_times):
@@ -101,7 +101,7 @@ def prompt_costs(ours: Ours, lengths: Sequence[int], repetitions: int) -> Iterat
             for _ in range(repetitions):
                 for session, mine in zip(sessions, times, strict=True):
                     session.reset()
-                    mine.append(_timed(partial(session.eval, _tokens(n))))
+                    mine.append(_timed(partial(session.eval, _tokens(ours, n))))
             plain, draft = (n / median(mine) * 1e3 for mine in times)
             yield PromptCosts(n, plain, draft)
 
@@ -121,15 +121,15 @@ def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[EagleSes
         yield without, session
 
 
-def _fill(session: EagleSession, depth: int) -> None:
+def _fill(ours: Ours, session: EagleSession, depth: int) -> None:
     """Bring a session to `depth` tokens, starting over if the previous measurement went beyond it."""
     if session.n_past > depth:
         session.reset()
-    session.eval(_tokens(depth - session.n_past))
+    session.eval(_tokens(ours, depth - session.n_past))
 
 
-def _tokens(n: int) -> list[int]:
-    return [FIRST + i % N_WORDS for i in range(n)]
+def _tokens(ours: Ours, n: int) -> list[int]:
+    return [(FIRST + i % N_WORDS) % ours.pair.target.n_vocab for i in range(n)]
 
 
 def _timed(call: Callable[[], object]) -> float:
