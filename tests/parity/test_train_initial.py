@@ -109,6 +109,12 @@ def test_other_parts_are_refused_by_name(name: str, target: Path, tmp_path: Path
         read_earlier(folder, str(target))
 
 
+def test_advice_names_no_option_of_convert(target: Path, tmp_path: Path) -> None:
+    folder = make_draft(tmp_path / "draft", DraftSpec(head=False), seed=7)
+    with pytest.raises(InputError, match=r"no lm_head\.weight for the 160 draft tokens$"):
+        read_earlier(folder, str(target))
+
+
 def test_embeddings_of_another_model_are_refused(target: Path, frozen: Frozen, tmp_path: Path) -> None:
     folder = make_draft(tmp_path / "draft", DraftSpec(embedding=True), seed=7)
     earlier = read_earlier(folder, str(target))
