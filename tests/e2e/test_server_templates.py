@@ -39,13 +39,15 @@ BOMBS = {
     "lists of lists": (repeated("{% set n.t = [n.t, n.t] %}") + "{{ n.t | tojson }}", f"{TIME}|{BYTES}"),
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", DEPTH),
     "a list within itself": ("{% set n = namespace() %}{% set n.t = n %}{{ n | tojson }}", DEPTH),
+    "printed lists of lists": (repeated("{% set n.t = [n.t, n.t] %}") + "{{ n.t }}", f"{TIME}|{BYTES}"),
+    "a printed list within itself": ("{% set n = namespace() %}{% set n.t = n %}{{ n }}", DEPTH),
 }
 # Of what a request may take, which renders its last turn more than once.
 HALF = (
     "{%- if asked == 'half' or messages[0].content == 'half' %}{%- for i in range(6) %}"
     "{%- set x = 'a' * 1000000 %}{%- endfor %}{%- endif %}"
 )
-SLOW = {"doubled text", "lists of lists"}  # as slow as the limit, and the loops are
+SLOW = {"doubled text", "lists of lists", "printed lists of lists"}  # as slow as the limit, and the loops are
 TEMPLATE = (
     "{%- set asked = messages[-1].content %}"
     + "".join(f"{{%- if asked == '{name}' %}}{text}{{%- endif %}}" for name, (text, _) in BOMBS.items())
