@@ -21,14 +21,21 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def changed(checkpoint: Path, tmp_path: Path) -> Path:
-    """The checkpoint with an added token that takes the white space before it, which no GGUF states."""
+    """The checkpoint with a post-processor that puts a token before each text twice, which no GGUF states."""
     folder = tmp_path / "hf"
     folder.mkdir()
     for file in checkpoint.iterdir():
         (folder / file.name).symlink_to(file)
     data = json.loads((checkpoint / "tokenizer.json").read_text())
-    for token in data["added_tokens"]:
-        token["lstrip"] = token["content"] == "<tool_call>"
+    token = data["added_tokens"][0]
+    first, text = {"SpecialToken": {"id": "first", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    known = {"first": {"id": "first", "ids": [token["id"]], "tokens": [token["content"]]}}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [first, first, text],
+        "pair": [first, text, {"Sequence": {"id": "B", "type_id": 1}}],
+    }
+    data["post_processor"] = {**template, "special_tokens": known}
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer.json").write_text(json.dumps(data))
     return folder
@@ -39,9 +46,7 @@ def test_other_tokens_are_refused(options: tuple[Any, ...], changed: Path, tmp_p
     out = tmp_path / "out"
     out.mkdir()
     done = llama_eagle("convert", changed, "-o", out / "m.gguf", *options)
-    assert_one_line_error(
-        done, 3, "'<tool_call>' has the flag lstrip", "has the tokens [", "in the engine", "--force-tokenizer"
-    )
+    assert_one_line_error(done, 3, "its post-processor", "has the tokens [", "in the engine", "--force-tokenizer")
     assert list(out.iterdir()) == []
 
 
@@ -49,7 +54,7 @@ def test_they_are_written_on_demand(changed: Path, tmp_path: Path) -> None:
     done = llama_eagle("convert", changed, "-o", tmp_path / "m.gguf", "--force-tokenizer", "--json")
     assert done.code == 0, done.stderr
     (warning,) = done.json["warnings"]
-    assert "lstrip" in warning and "lstrip" in done.stderr
+    assert "its post-processor" in warning and "its post-processor" in done.stderr
     assert gguf.GGUFReader(tmp_path / "m.gguf").tensors
 
 
@@ -62,5 +67,5 @@ def test_equal_tokens_pass(options: tuple[Any, ...], checkpoint: Path, tmp_path:
 
 def test_run_refuses_them_too(changed: Path, tmp_path: Path) -> None:
     done = llama_eagle("run", changed, "-p", "x", XDG_CACHE_HOME=str(tmp_path / "cache"))
-    assert done.code == 3 and "lstrip" in done.stderr, done
+    assert done.code == 3 and "its post-processor" in done.stderr, done
     assert not list((tmp_path / "cache").rglob("*.gguf"))
