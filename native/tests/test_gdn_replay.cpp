@@ -388,7 +388,7 @@ std::vector<shape> shapes() {
     return out;
 }
 
-// The emulator is slow, so it runs long batches of the smallest heads only, and more than two tokens of the two smallest.
+// The emulator is slow, so it runs long batches of the smallest heads only, and more than two tokens of two sizes.
 bool emulator_runs(const shape & s) {
     return s.R != 66 && (s.T <= 2 || (s.T == 5 && s.S <= 32) || (s.S == 16 && s.R == 5));
 }
