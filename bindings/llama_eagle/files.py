@@ -39,10 +39,15 @@ def home() -> Path:
         raise EnvironmentFailure("this user has no home folder. Set HOME or LLAMA_EAGLE_CACHE.") from None
 
 
-def write_error(error: OSError, path: Path, need: int) -> EnvironmentFailure:
-    """Return the error for a failure to write `path`, which needs `need` bytes."""
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.2f} MB"
+
+
+def write_error(error: OSError, path: Path, need: int = 0) -> EnvironmentFailure:
+    """Return the error for a failure to write `path`, which needs `need` bytes (0: unknown)."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return EnvironmentFailure(f"no space left in {path.parent} for {path.name} ({need / 1e9:.2f} GB)")
+        size = f" ({_size(need)})" if need else ""
+        return EnvironmentFailure(f"no space left in {path.parent} for {path.name}{size}")
     return EnvironmentFailure(f"cannot write {path}: {error.strerror or error}")
 
 
@@ -62,7 +67,7 @@ def check_output(path: Path, need: int = 0) -> None:
         raise EnvironmentFailure(f"the folder {folder} is not writable")
     free = shutil.disk_usage(folder).free
     if need > free:
-        raise EnvironmentFailure(f"{path} needs {need / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free in {folder}")
+        raise EnvironmentFailure(f"{path} needs {_size(need)}, but only {_size(free)} are free in {folder}")
 
 
 def refuse_special(path: Path) -> None:
@@ -231,7 +236,7 @@ def temporary_next_to(path: Path, count: int = 1) -> Iterator[list[Path]]:
         try:
             folder.mkdir()
         except OSError as error:
-            raise write_error(error, path, 0) from None
+            raise write_error(error, path) from None
         lock = _lock(folder)
         if lock is not None:
             held.callback(os.close, lock)

@@ -212,7 +212,7 @@ def entry_lock(folder: Path) -> FileLock:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(error, path, 0) from None
+        raise write_error(error, path) from None
     return FileLock(path)
 
 
@@ -242,9 +242,12 @@ def _entry(folder: Path, source: str, outtype: str) -> Iterator[Any]:
     shutil.rmtree(folder, ignore_errors=True)
 
     def describe(revision: str | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         made_of = {"source": source, "outtype": outtype, **({"revision": revision} if revision else {})}
-        (folder / MADE_OF).write_text(json.dumps(made_of), "utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MADE_OF).write_text(json.dumps(made_of), "utf-8")
+        except OSError as error:
+            raise write_error(error, folder / MADE_OF) from None
 
     try:
         yield describe
