@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.command import llama_eagle
 from fixtures.hub import serve_hub
 from fixtures.tiny_gguf import write_draft, write_target
 
@@ -46,11 +44,10 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def load(endpoint: str, cache: Path, offline: bool = False, **arguments: Any) -> dict[str, Any]:
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(cache), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(cache), "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment |= {"HF_HUB_OFFLINE": "1"} if offline else {}
-    command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = llama_eagle("-c", PROGRAM, json.dumps(arguments), **environment)
+    assert done.code == 0, done.stderr
     answer = json.loads(done.stdout)
     assert isinstance(answer, dict)
     return answer

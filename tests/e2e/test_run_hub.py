@@ -64,11 +64,8 @@ class Hub:
 
     def prepare(self, *models: str | tuple[str, str], before: str = "", **environment: str) -> list[dict[str, Any]]:
         wanted = [(model, None) if isinstance(model, str) else model for model in models]
-        command = [sys.executable, "-c", before + PROGRAM, json.dumps(wanted)]
-        done = subprocess.run(
-            command, env={**os.environ, **self.environment(**environment)}, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
+        done = llama_eagle("-c", before + PROGRAM, json.dumps(wanted), **self.environment(**environment))
+        assert done.code == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def error(self, model: str, **more: str) -> str:
