@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,6 +69,17 @@ def test_calls_without_content(name: str) -> None:
     assert "12345" in found
     assert "RESULT" in found
     assert "None" not in found
+
+
+@pytest.mark.parametrize("given", ["call_fcQ8", "functions.f:0", None])
+def test_ids_for_a_template_that_wants_nine_characters(given: str | None) -> None:
+    """A call and its result keep a common id, a different one for each call."""
+    template = (source_folder() / "models/templates/mistralai-Mistral-Nemo-Instruct-2407.jinja").read_text()
+    calls = [CALL | {"id": name} for name in (given, given and f"{given}2")]
+    results = [{"role": "tool", "content": "RESULT", "tool_call_id": call["id"]} for call in calls]
+    found = prompt(template, [USER, CALLS[1] | {"tool_calls": calls}, *results], tools=[TOOL])
+    of_calls, of_results = (re.findall(rf'"{key}": "([0-9A-Za-z]{{9}})"', found) for key in ("id", "call_id"))
+    assert of_calls == of_results and len(set(of_calls)) == 2
 
 
 def test_every_template_gets_what_transformers_gives_it() -> None:

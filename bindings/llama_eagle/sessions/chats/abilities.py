@@ -20,6 +20,7 @@ USER: Message = {"role": "user", "content": "User message"}
 WRONG_ARGUMENTS = (f"{{'arg': '{MARK}'", '\\"arg\\"')
 ABSENT = ("None", "null")  # what templates print in place of missing content
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought")  # keys of reasoning in templates
+CALL_ID = "call00001"  # some templates require nine characters
 IN_CONTENT = "content"  # reasoning is a part of the content
 CHARACTERS_OF_A_LIST = ("'text'", '"text"')  # in the output of a template that prints the list itself
 TOOL = {
@@ -82,6 +83,14 @@ def form_of_calls(template: str) -> CallForm:
     return next(iter([*shown, *usable]), CallForm())
 
 
+@lru_cache(maxsize=32)
+def wants_nine_characters(template: str) -> bool:
+    """Return True if the template refuses ids of calls that do not have nine characters, as Mistral's do."""
+    chats = (_called({"arg": MARK}, "", name)[:3] for name in (CALL_ID, "call_1"))
+    nine, other = (_rendered(template, chat, tools=[TOOL]) for chat in chats)
+    return bool(nine) and not other
+
+
 def _in_form(form: CallForm) -> list[Message]:
     arguments = f'{{"arg": "{MARK}"}}' if form.has_text_arguments else {"arg": MARK}
     return _called(arguments, None if form.has_null_content else "")
@@ -122,10 +131,10 @@ def _conversation(role: str, content: Any) -> list[Message]:
     return {"user": [message], "assistant": [USER, message, USER]}.get(role, [message, USER])
 
 
-def _called(arguments: Any, content: str | None) -> list[Message]:
-    """Return a conversation with a call and its result. Some templates require an id of nine characters."""
-    call = {"id": "call00001", "type": "function", "function": {"name": "tool1", "arguments": arguments}}
-    result = {"role": "tool", "content": "Tool response", "tool_call_id": "call00001"}
+def _called(arguments: Any, content: str | None, call_id: str = CALL_ID) -> list[Message]:
+    """Return a conversation with a call and its result."""
+    call = {"id": call_id, "type": "function", "function": {"name": "tool1", "arguments": arguments}}
+    result = {"role": "tool", "content": "Tool response", "tool_call_id": call_id}
     answer = {"role": "assistant", "content": "The tool response was 'tool response'"}
     return [USER, {"role": "assistant", "content": content, "tool_calls": [call]}, result, answer, USER]
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_eagle.errors import UsageError
 
 MAX_CUT = 2000  # maximum number of characters that are removed from cut arguments, as in eagle_answers.h
+N_OF_ID, OF_IDS = 9, string.digits + string.ascii_uppercase + string.ascii_lowercase
 CLOSERS = {"{": "}", "[": "]"}
 
 
@@ -31,6 +33,45 @@ def read_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
         is_whole = isinstance(given, str) and given.strip() and is_json(given)
         return {**call, "function": {**function, "arguments": given if is_whole else _written(arguments)}}
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def with_short_ids(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return copies of messages whose calls and results have ids of nine letters and digits.
+
+    They are those of llama.cpp's server here (native/src/llama-common/chat/eagle_answer_form.h). A result without an id
+    belongs to the next of the last calls.
+    """
+    found, ids, n_results = [], [], 0
+    for i, message in enumerate(messages):
+        changed = dict(message)
+        if message.get("tool_calls"):
+            ids = [_nine_characters(call.get("id") or f"{i} {n}") for n, call in enumerate(message["tool_calls"])]
+            n_results = 0
+            changed["tool_calls"] = [
+                {**call, "id": short} for call, short in zip(message["tool_calls"], ids, strict=True)
+            ]
+        elif message["role"] == "tool":
+            given = message.get("tool_call_id")
+            changed["tool_call_id"] = (
+                ids[n_results] if not given and n_results < len(ids) else _nine_characters(given or "")
+            )
+            n_results += 1
+        found.append(changed)
+    return found
+
+
+def _nine_characters(given: str) -> str:
+    """Return an id of nine letters and digits: the given one if it has this form, else one that follows from it."""
+    if len(given) == N_OF_ID and set(given) <= set(OF_IDS):
+        return given
+    number = 0xCBF29CE484222325  # FNV-1a
+    for byte in given.encode():
+        number = (number ^ byte) * 0x100000001B3 % 2**64
+    found = ""
+    for _ in range(N_OF_ID):
+        number, place = divmod(number, len(OF_IDS))
+        found += OF_IDS[place]
+    return found
 
 
 def read_arguments(given: Any, name: str) -> Mapping[str, Any]:

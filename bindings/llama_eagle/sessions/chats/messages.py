@@ -15,7 +15,7 @@ from typing import Any
 from llama_eagle.errors import UsageError
 from llama_eagle.sessions.chat_template import render
 from llama_eagle.sessions.chats import abilities
-from llama_eagle.sessions.chats.calls import read_call
+from llama_eagle.sessions.chats.calls import read_call, with_short_ids
 
 Message = dict[str, Any]
 MEDIA = {"input_audio": "sound", "audio_url": "sound", "input_video": "video", "video_url": "video"}
@@ -42,6 +42,8 @@ def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
     if any(message.get("tool_calls") for message in found):
         as_text = abilities.form_of_calls(template).has_text_arguments
         found = [_with_arguments(message, as_text=as_text) for message in found]
+        if abilities.wants_nine_characters(template):
+            found = with_short_ids(found)
     found = [message | {"content": _content(template, message)} for message in found]
     return [_with_reasoning(template, message) for message in found]
 
