@@ -85,6 +85,8 @@ def read_tokenizer(
         merges = _merges(data)
         pre, problems = fitting_name(data, encoder, pre)
         problems += _flags(added)
+        if missing := sorted(set(_extra_texts(settings)) - {*tokens, *(token["content"] for token in added.values())}):
+            problems.append(f"tokenizer.json lacks {missing[0]!r} of tokenizer_config.json: save it with transformers")
         if settings.get("split_special_tokens"):
             problems.append("tokenizer_config.json: split_special_tokens is true, but llama.cpp finds special tokens")
         accept(problems, checkpoint.source, warnings, force=force)
@@ -247,12 +249,20 @@ def special_texts(settings: dict[str, Any]) -> list[str]:
     These are bos_token, eos_token, ... and any other key of this form (image_token), and the tokens of
     extra_special_tokens or its earlier name.
     """
-    named = [value for key, value in settings.items() if key.endswith("_token")]
+    return _texts_of([value for key, value in settings.items() if key.endswith("_token")]) + _extra_texts(settings)
+
+
+def _extra_texts(settings: dict[str, Any]) -> list[str]:
+    named: list[Any] = []
     extra = settings.get("extra_special_tokens")
     earlier = settings.get("additional_special_tokens") if isinstance(extra, dict) or not extra else None
     for tokens in (extra, earlier, settings.get("model_specific_special_tokens")):
         named += list(tokens.values()) if isinstance(tokens, dict) else tokens if isinstance(tokens, list) else []
-    texts = (token.get("content") if isinstance(token, dict) else token for token in named)
+    return _texts_of(named)
+
+
+def _texts_of(tokens: list[Any]) -> list[str]:
+    texts = (token.get("content") if isinstance(token, dict) else token for token in tokens)
     return [text for text in texts if isinstance(text, str) and text]
 
 

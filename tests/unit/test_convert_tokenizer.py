@@ -336,6 +336,15 @@ def test_what_a_gguf_cannot_state_is_refused_by_name(name: str, tmp_path: Path) 
     assert len(data.warnings) == 1
 
 
+@pytest.mark.parametrize("extra", [["<|im_end|>", "<|more|>"], {"more_token": "<|more|>"}])
+def test_special_tokens_that_tokenizer_json_lacks_are_refused(extra: Any, tmp_path: Path) -> None:
+    """transformers appends them to the vocabulary."""
+    checkpoint = open_folder(tmp_path, "qwen2")
+    edit(tmp_path, "tokenizer_config.json", lambda c: c.update(extra_special_tokens=extra))
+    with pytest.raises(ConfigError, match=r"tokenizer.json lacks '<\|more\|>' of tokenizer_config.json"):
+        read_tokenizer(checkpoint, VOCAB)
+
+
 def test_split_special_tokens_are_refused(tmp_path: Path) -> None:
     checkpoint = open_folder(tmp_path, "qwen2")
     edit(tmp_path, "tokenizer_config.json", lambda c: c.update(split_special_tokens=True))
