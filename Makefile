@@ -39,6 +39,8 @@ INSTALLED_LEAN := $(VENV)/lean-$(SUM)
 # Python compiles a module when it is first imported; most of torch's and transformers' never are.
 PIP_INSTALL := $(PIP) install --quiet --no-compile
 INSTALL := $(PIP_INSTALL) --no-build-isolation
+# make -n would run a recipe that names $(MAKE) itself.
+SUBMAKE = $(MAKE)
 
 .NOTPARALLEL:
 .PHONY: demo test test-all test-slow test-vulkan fuzz soak walk wheel try-wheel docs lock lint format sanitize bench install clean
@@ -71,7 +73,7 @@ endif
 # installed meanwhile.
 $(INSTALLED): $(if $(LOCKED),$(VENV)/dependencies,$(VENV)/tools) pyproject.toml $(NATIVE)
 	rm -f $(VENV)/installed-* $(VENV)/lean-*
-	$(MAKE) --silent $(VENV)/dependencies & dependencies=$$!; \
+	$(SUBMAKE) --silent $(VENV)/dependencies & dependencies=$$!; \
 	    CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON $$CMAKE_ARGS" $(INSTALL) --no-deps -e .; build=$$?; \
 	    wait $$dependencies && exit $$build
 	touch $@

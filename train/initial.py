@@ -30,7 +30,8 @@ from torch import Tensor
 FC_NOISE = 0.3  # factor of fc's random weights, next to the identity
 EMBEDDING = "embed_tokens.weight"
 OTHER_MODEL = 0.4  # relative difference of embeddings; quantization to 2 bits causes 0.3
-_CONVERT_ADVICE = re.compile(r"(; --share-head| \(--force)[^;]*")  # names options that `train` lacks
+# Clauses that name an option of `convert` that `train` lacks.
+_CONVERT_ADVICE = re.compile(r"(;|, or| \()((?!--)[^;(])*--(?!aux-layers|target)[^;)]*\)?")
 UNSCALED = ("default", "mrope", "none")  # RoPE types without scaling
 
 
@@ -64,10 +65,10 @@ def read_earlier(folder: Path, target: str, aux_layers: Sequence[int] | None = N
         draft = read_draft(checkpoint, goal, _options(checkpoint, aux_layers))
         _refuse_other_parts(draft)
     except EagleError as error:
-        told = _CONVERT_ADVICE.sub("", str(error).removeprefix(f"{folder}: "))
-        raise InputError(f"--init {folder}: no draft to start from: {told}") from None
+        reason = _CONVERT_ADVICE.sub("", str(error).removeprefix(f"{folder}: "))
+        raise InputError(f"--init {folder}: no draft to start from: {reason}") from None
     for warning in draft.warnings:
-        console.warn(f"--init {folder}: {warning}.")
+        console.warn(f"--init {folder}: {_CONVERT_ADVICE.sub('', warning)}.")
     weights = {name: torch.tensor(to_f32(draft.weights.read(name))) for name in draft.weights.names() if name != "t2d"}
     ids = torch.tensor(draft.weights.read("d2t")).long() if "d2t" in weights else torch.arange(goal.n_vocab)
     tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in weights.items()}

@@ -134,8 +134,11 @@ def _with_gemma_heads(config: dict[str, Any], weights: Weights) -> tuple[dict[st
     head, n_head_kv = gemma4.stored_heads(weights)
     if "layers.0.self_attn.v_proj.weight" in weights:
         raise ConversionError("values of their own in Gemma 4's block (attention_k_eq_v: false) are not supported")
-    Fields(config, WHERE).require("hidden_activation", gemma4.ACTIVATION)
-    params, _ = parameters(Fields(config, WHERE))
+    stated = Fields(config, WHERE)
+    if set(stated.texts("layer_types")) != {"full_attention"}:
+        raise ConversionError("layers with a window in Gemma 4's block are not supported")
+    stated.require("hidden_activation", gemma4.ACTIVATION)
+    params, _ = parameters(stated)
     factors = None
     if params.text("rope_type") == "proportional":
         factors = proportional_factors(params, head)

@@ -64,7 +64,7 @@ function(eagle_unite target pattern)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
 endfunction()
 
-# Compiles files of a target with -O1, in half the time: they read files, check or build graphs once.
+# Compiles files of a target with -O1, in half the time: they read files, check, or build a graph once or for a picture.
 function(eagle_compile_fast target)
     list(TRANSFORM ARGN PREPEND ${LLAMA_CPP_DIR}/)
     set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
@@ -73,7 +73,7 @@ endfunction()
 eagle_compile_fast(llama src/llama-model.cpp src/llama-model-loader.cpp src/llama-model-saver.cpp src/llama-arch.cpp)
 if (TARGET mtmd)
     eagle_unite(mtmd "models/.*[.]cpp$")
-    eagle_compile_fast(mtmd tools/mtmd/clip.cpp tools/mtmd/mtmd.cpp tools/mtmd/mtmd-helper.cpp)
+    eagle_compile_fast(mtmd tools/mtmd/clip.cpp tools/mtmd/mtmd.cpp)
 endif()
 if (TARGET llama-common)
     eagle_unite(llama-common

@@ -16,7 +16,7 @@ from llama_eagle.train.initial import read_earlier
 from llama_eagle.train.model import Eagle3Draft
 from llama_eagle.train.targets.checkpoint import Frozen
 from parity.eagle3_reference import Eagle3Reference
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 N_STEPS, LENGTH = 4, 9
 REFUSED = {
@@ -112,6 +112,10 @@ def test_other_parts_are_refused_by_name(name: str, target: Path, tmp_path: Path
 def test_advice_names_no_option_of_convert(target: Path, tmp_path: Path) -> None:
     folder = make_draft(tmp_path / "draft", DraftSpec(head=False), seed=7)
     with pytest.raises(InputError, match=r"no lm_head\.weight for the 160 draft tokens$"):
+        read_earlier(folder, str(target))
+    weights = folder / "model.safetensors"
+    save_file({**load_file(weights), "other.weight": torch.ones(4)}, weights)
+    with pytest.raises(InputError, match=r"tensor 'other\.weight' is unknown in an EAGLE-3 draft$"):
         read_earlier(folder, str(target))
 
 

@@ -90,6 +90,10 @@ def test_the_window_of_speculators_is_told_by_its_layers(tmp_path: Path, target:
 REFUSED: dict[str, tuple[DFlashSpec, str]] = {
     "DeepSeek": (DFlashSpec(top={"architectures": ["DeepseekV4DSparkModel"]}), "convert_hf_to_gguf"),
     "Gemma's own values": (DFlashSpec("dspark", top={"architectures": ["Gemma4DSparkModel"]}), "attention_k_eq_v"),
+    "Gemma's windows": (
+        replace(CASES["dspark-gemma"], top=CASES["dspark-gemma"].top | {"layer_types": ["sliding_attention"] * 3}),
+        "with a window",
+    ),
     "Gemma's activation": (
         replace(CASES["dspark-gemma"], top=CASES["dspark-gemma"].top | {"hidden_activation": "silu"}),
         "hidden_activation is 'silu'",

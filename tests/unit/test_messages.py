@@ -82,6 +82,13 @@ def test_ids_for_a_template_that_wants_nine_characters(given: str | None) -> Non
     assert of_calls == of_results and len(set(of_calls)) == 2
 
 
+def test_ids_that_are_no_text_are_refused() -> None:
+    result = {"role": "tool", "content": "RESULT", "tool_call_id": 7}
+    for messages in ([USER, CALLS[1] | {"tool_calls": [CALL | {"id": 7}]}], [*CALLS[:2], result]):
+        with pytest.raises(UsageError, match="is no text"):
+            prompt(OBJECT_CALLS, messages)
+
+
 def test_every_template_gets_what_transformers_gives_it() -> None:
     """Content, arguments and reasoning of answers."""
     paths = [path for path in templates() if not any(part in path.name for part in FAILING)]

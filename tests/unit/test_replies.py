@@ -108,19 +108,20 @@ def test_a_reply_is_the_same_however_it_comes(name: str, data: st.DataObject) ->
 
 
 CUT = {
-    QWEN3: f'Now. <tool_call>\n{{"name": "add", "arguments": {json.dumps(ADD)}}}\n</tool_call>',
+    QWEN3: f'add <tool_call>\n{{"name": "add", "arguments": {json.dumps(ADD)}}}\n</tool_call>',
     QWEN35: f"\nI add.\n</think>\n\nNow. <tool_call>\n{XML_ADD}</tool_call>",
     LLAMA3: f'{{"name": "add", "parameters": {json.dumps(ADD)}}}',
     "mistralai-Mistral-Nemo-Instruct-2407": 'Now.[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "abcdefghi"}]',
     "GLM-4.6": "\n<think>I add.</think>\nNow. <tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n",
 }
 
+BEGINNING = {QWEN35: ["<tool_call>", "I add.\n<tool_call>\n<func"]}  # of a call, behind thoughts that are not closed
+
 
 @pytest.mark.parametrize("name", CUT)
 def test_nothing_is_lost_of_a_reply_that_was_cut(name: str) -> None:
     """Reasoning, text and the beginning of a call that has no name yet."""
-    for n in range(len(CUT[name]) + 1):
-        text = CUT[name][:n]
+    for text in [*(CUT[name][:n] for n in range(len(CUT[name]) + 1)), *BEGINNING.get(name, [])]:
         found = read(reader(name, TOOLS, BEGUN.get(name, "")), text)
         if not any(part[0] == CALL for part in found):
             shown = "".join("".join(part[1] for part in found).split())

@@ -151,8 +151,8 @@ def _record(path: Path, number: int, line: bytes) -> Document | None:
 def _refuse_media(entry: Message, source: str, *kinds: re.Pattern[str]) -> None:
     """Raise InputError for a key that may name pictures, sound or files and that is not read. kinds: its names."""
     if found := next((key for key in entry if entry[key] and any(kind.search(key) for kind in kinds)), None):
-        told = "Name pictures in images" if PICTURES.search(found) else "Leave it out"
-        raise InputError(f"{source}: {found} is not supported in training data. {told}, or leave out the line.")
+        remedy = "Name pictures in images next to messages" if PICTURES.search(found) else "Leave it out"
+        raise InputError(f"{source}: {found} is not supported in training data. {remedy}, or leave out the line.")
 
 
 def _tools(tools: Any, source: str) -> tuple[Message, ...]:

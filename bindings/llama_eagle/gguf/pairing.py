@@ -166,8 +166,9 @@ def read_draft(draft: Source) -> list[Header]:
         return read_model(draft)[1]
     except InputError as error:
         text, path = str(error).replace(MODEL_END, DRAFT_END), str(draft)
-        if text.startswith(f"{path}: {NO_FILE}") and HUB_ID.fullmatch(path):
-            text = f"{path}: {NO_FILE} If it is on the hub: llama-eagle convert {path} {DRAFT_END}"
+        hub_id = path.partition(":")[0].replace("\\", "/")
+        if text.startswith(f"{path}: {NO_FILE}") and HUB_ID.fullmatch(hub_id):
+            text = f"{path}: {NO_FILE} If it is on the hub: llama-eagle convert {hub_id} {DRAFT_END}"
         elif text.endswith(GIVE_PATH):
             text = f"{text[:-1]}, or draft=mtp, draft=lookup, draft=none or draft=auto."
         raise InputError(text) from None

@@ -27,6 +27,8 @@ def read_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
     function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise UsageError("a tool call has no function with a name. Send the calls as the answer contained them.")
+    if not isinstance(call.get("id") or "", str):
+        raise UsageError(f"the call of {function['name']!r} has an id that is no text. Send the call as it was.")
     given = function.get("arguments")
     arguments = read_arguments(given, function["name"])
     if as_text:

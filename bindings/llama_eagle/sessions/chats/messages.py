@@ -91,6 +91,8 @@ def _read(message: Any, where: str) -> Message:
         raise UsageError(f"{where} has tool_calls that are not a list. Send the calls as the answer contained them.")
     if not isinstance(found.get("role"), str):
         raise UsageError(f"{where} has no role. Send system, user, assistant or tool.")
+    if not isinstance(found.get("tool_call_id", ""), str):
+        raise UsageError(f"{where} has a tool_call_id that is no text. Send the id of the call.")
     calls = found["role"] == "assistant" and (found.get("tool_calls") or found.get("function_call"))
     if "content" not in _as_mapping(message, where) and not calls:
         raise UsageError(f"{where} has no content. Send a text.")

@@ -241,7 +241,8 @@ inline bool eagle_follows(const common_json & before, const common_json & messag
 }
 
 // Returns true for a question behind a call that has no result, because a limit has cut it.
-inline bool eagle_is_left(const common_json & before, const common_json & message, const eagle_answer_form & form) {
+inline bool eagle_follows_cut_call(const common_json & before, const common_json & message,
+                                   const eagle_answer_form & form) {
     return form.ends_with_results && eagle_text_at(message, "role") == "user" && eagle_has(before, "tool_calls") &&
            !before.at("tool_calls").empty();
 }
@@ -254,8 +255,8 @@ void eagle_join_turns(common_json & messages, const std::string & chat_template,
     bool is_uneven = false;
     for (size_t i = 1; i < messages.size(); i++) {
         const common_json & before = messages.at(i - 1);
-        is_uneven =
-            is_uneven || eagle_follows(before, messages.at(i), any) || eagle_is_left(before, messages.at(i), any);
+        is_uneven = is_uneven || eagle_follows(before, messages.at(i), any) ||
+                    eagle_follows_cut_call(before, messages.at(i), any);
     }
     if (!is_uneven) {
         return;
@@ -266,11 +267,14 @@ void eagle_join_turns(common_json & messages, const std::string & chat_template,
         const size_t n = joined.size();
         if (n > 0 && eagle_follows(joined.at(n - 1), message, form)) {
             common_json & last = joined.at(n - 1);
-            last["content"] =
-                eagle_joined(last.value("content", common_json()), message.value("content", common_json()));
+            for (const char * key : {"content", "reasoning_content"}) {
+                if (eagle_has(message, key)) {
+                    last[key] = eagle_joined(last.value(key, common_json()), message.at(key));
+                }
+            }
             continue;
         }
-        if (n > 0 && eagle_is_left(joined.at(n - 1), message, form)) {
+        if (n > 0 && eagle_follows_cut_call(joined.at(n - 1), message, form)) {
             message["role"] = "tool";
             message["tool_call_id"] = eagle_text_at(joined.at(n - 1).at("tool_calls").back(), "id");
         }

@@ -134,10 +134,10 @@ inline bool eagle_may_begin_tag(unsigned char byte) {
     return !std::isalnum(byte) && (byte & 0xc0) != 0x80;
 }
 
-// Returns the number of bytes before those that a parser has kept back, because they may begin a call.
+// Returns at most the number of bytes before those that a parser has kept back, because they may begin a call.
 inline size_t eagle_n_shown(const std::string & text, const common_chat_msg & message) {
     const std::string & last = message.content.empty() ? message.reasoning_content : message.content;
-    const size_t at = text.rfind(last);
+    const size_t at = text.find(last);  // a lower bound
     return at == std::string::npos ? text.size() : last.empty() ? 0 : at + last.size();
 }
 
@@ -155,8 +155,10 @@ inline common_chat_msg eagle_ended(const std::string & text, const common_chat_m
             continue;
         }
         common_chat_msg whole = eagle_peg_parse(text.substr(0, n) + EAGLE_HIDDEN, true, params);
-        if (whole.tool_calls.empty() && (eagle_replace_mark(whole.content, text.substr(n)) ||
-                                         (is_end && eagle_replace_mark(whole.reasoning_content, "")))) {
+        const std::string rest = text.substr(n);  // behind reasoning, control tokens begin another part of the reply
+        if (whole.tool_calls.empty() &&
+            (eagle_replace_mark(whole.content, rest) ||
+             (rest.compare(0, 2, "<|") != 0 && eagle_replace_mark(whole.reasoning_content, rest)))) {
             return whole;
         }
     }

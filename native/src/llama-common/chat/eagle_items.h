@@ -35,7 +35,8 @@ class eagle_items {
 
     // Replaces a reference by its item. Throws if the item is not in memory.
     static void resolve(common_json & item, size_t number) {
-        const bool is_id_alone = item.is_object() && item.size() == 1 && eagle_has(item, "id");
+        const bool is_id_alone = item.is_object() && eagle_has(item, "id") && eagle_text_at(item, "type").empty() &&
+                                 !eagle_has(item, "role") && !eagle_has(item, "content");
         if (eagle_text_at(item, "type") != "item_reference" && !is_id_alone) {
             return;
         }

@@ -210,7 +210,7 @@ inline void eagle_read_tools(common_json & tools) {
     for (size_t i = 0; i < tools.size(); i++) {
         eagle_read_tool(tools.at(i));
     }
-    if (!tools.is_null()) {
+    if (!tools.is_null() && eagle_literals::is_on()) {
         tools = eagle_literals::hidden_tools(tools);
     }
 }

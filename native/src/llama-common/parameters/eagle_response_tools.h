@@ -75,6 +75,12 @@ inline void eagle_name_choice(common_json & choice) {
             kept.push_back(tool);
         }
     }
+    if (kept.empty() && choice.at("tools").size() > 0 && eagle_text_at(choice, "type") == "allowed_tools") {
+        eagle_require(eagle_text_at(choice, "mode") != "required",
+                      "'tool_choice' requires tools that are ignored here");
+        choice = "none";
+        return;
+    }
     choice["tools"] = kept;
 }
 

@@ -101,7 +101,7 @@ auto eagle_rank(common_json body, const Handle & handle) {
 
 // Makes a text beyond the batch an error of the request: clients repeat a request that the server fails.
 template <typename Response>
-void eagle_blame_length(Response & response) {
+void eagle_length_as_request_error(Response & response) {
     const bool is_error = response.status == 500;
     common_json answer = is_error ? common_json::parse_no_throw(response.data) : common_json();
     if (!eagle_has(answer, "error")) {
@@ -144,6 +144,6 @@ auto eagle_answer(const Handler & handler, const Request & request) {
     }
     auto response =
         is_rank ? eagle_rank(body, handle) : eagle_embed(body, eagle_ends_with(request.path, "/v1/embeddings"), handle);
-    eagle_blame_length(*response);
+    eagle_length_as_request_error(*response);
     return response;
 }

@@ -65,7 +65,7 @@ class eagle_literals {
     // Returns tools with placeholders in their descriptions. Names and values are also in grammars: they are refused.
     static common_json hidden_tools(const common_json & tools) {
         common_json found = tools;
-        for (size_t i = 0; is_on() && i < found.size(); i++) {
+        for (size_t i = 0; i < found.size(); i++) {
             const std::string name = found.at(i).at("function").value("name", "");
             found.at(i) = hidden_in_tool(found.at(i), "the tool '" + name + "'");
         }

@@ -15,11 +15,14 @@
 
 class eagle_model_files {
   public:
-    // Remembers the state of a model's files. path: the first one.
-    static void remember(const std::string & path, const llama_model * model) {
+    // Remembers the state of a model's files, if the weights may be mapped. path: the first one.
+    static void remember(const std::string & path, const llama_model * model, llama_load_mode mode) {
         State & state = get();
         const std::lock_guard<std::mutex> lock(state.mutex);
         state.files.clear();
+        if (mode == LLAMA_LOAD_MODE_NONE || mode == LLAMA_LOAD_MODE_MLOCK || mode == LLAMA_LOAD_MODE_DIRECT_IO) {
+            return;  // they are a copy
+        }
         for (const std::string & name : names(path, model)) {
             state.files.push_back({name, status_of(name), sample_of(name)});
         }
