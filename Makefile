@@ -87,9 +87,10 @@ $(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
 demo: $(if $(LOCKED)$(wildcard $(VENV)/installed-*),install,$(INSTALLED_LEAN))
 	$(BIN)/llama-eagle demo --work build/demo
 
-# Each file's tests run in one of these processes. One that ends, as after a timeout, is not replaced: the new one would
-# repeat the test.
-JOBS := -n auto --maxprocesses=4 --max-worker-restart=0
+# Each file's tests run in one of these processes, three for two cores because tests also wait. One that ends, as after a
+# timeout, is not replaced: the new one would repeat the test.
+WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, max(2, (os.cpu_count() or 1) * 3 // 2)))')
+JOBS = -n $(WORKERS) --max-worker-restart=0
 test: lint install
 	$(BIN)/python -m pytest $(JOBS) -m "not slow and not gpu and not extended"
 
