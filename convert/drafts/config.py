@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.source.config import Fields, head_size, key_value_heads
 from llama_eagle.errors import ConfigError
 
@@ -87,6 +88,11 @@ class DraftConfig:
     ids_nested: list[int] | None  # the same in eagle_config
     logit_scale: float
     logit_softcap: float | None
+
+    @property
+    def is_gemma(self) -> bool:
+        """True if its block is Gemma 4's."""
+        return self.architecture == gemma4.EAGLE3
 
 
 def read_config(data: dict[str, Any]) -> DraftConfig:

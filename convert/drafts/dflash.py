@@ -6,7 +6,6 @@ local convolutions and a selector of candidates, DSpark a Markov head and a conf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,13 @@ from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import map_vocabulary
-from llama_eagle.convert.drafts.write import add_tensor, draft_report, dropped_rows, write_draft
-from llama_eagle.convert.general import stored_outtype, write_general
+from llama_eagle.convert.drafts.write import StockDraft, draft_report, write_draft
 from llama_eagle.convert.rope import parameters, proportional_factors
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.coded import read_scheme
 from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.source.weights import Weights
-from llama_eagle.convert.table import Plan, Row, Section, Transform, computed, plan
+from llama_eagle.convert.table import Row, Section, Transform, computed, plan
 from llama_eagle.convert.writer import GGUFOutput, Progress
 from llama_eagle.errors import ConfigError, ConversionError
 
@@ -98,19 +96,7 @@ def _dropped(name: str) -> str | None:
     return match(DROPPED, name)
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """A draft that has been read, and its source."""
-
-    config: DFlashConfig
-    checkpoint: Checkpoint
-    target: Target
-    weights: Weights
-    dims: dict[str, int]
-    plan: Plan
-
-
-def _read(checkpoint: Checkpoint, target: Target) -> _Draft:
+def _read(checkpoint: Checkpoint, target: Target) -> StockDraft[DFlashConfig]:
     weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config, strict=False))
     stated, factors = _with_gemma_heads(checkpoint.config, weights)
     config = DFlashConfig(stated, checkpoint.source)
@@ -124,7 +110,7 @@ def _read(checkpoint: Checkpoint, target: Target) -> _Draft:
     planned = plan(_table(config, dims["n_layer"], skipped), weights, dims, _dropped)
     if factors is not None:
         planned.tensors.append(computed("rope_freqs.weight", factors, "pairs that are not rotated"))
-    return _Draft(config, checkpoint, target, weights, dims, planned)
+    return StockDraft(config, checkpoint, target, weights, dims, planned)
 
 
 def _with_gemma_heads(config: dict[str, Any], weights: Weights) -> tuple[dict[str, Any], np.ndarray | None]:
@@ -174,26 +160,21 @@ def _vocabulary(config: DFlashConfig, weights: Weights, target: Target) -> int:
     return len(ids)
 
 
-def _declare(out: GGUFOutput, draft: _Draft, outtype: str) -> DraftReport:
+def _declare(out: GGUFOutput, draft: StockDraft[DFlashConfig], outtype: str) -> DraftReport:
     """Declare keys and tensors; "auto" keeps the stored type."""
-    config, weights, target = draft.config, draft.weights, draft.target
-    outtype = stored_outtype(draft.checkpoint) if outtype == "auto" else outtype
-    write_general(out, draft.checkpoint, draft.plan.tensors, outtype)
+    config, target = draft.config, draft.target
     stated = keys(config, draft.dims)
     if target.uses_mrope:  # the draft rotates by the first position only
         stated["rope.dimension_sections"] = [draft.dims["head"] // 2, 0, 0, 0]
     if config.kind == "DSpark":
-        stated["has_confidence_head"] = "confidence_head.proj.weight" in weights
-    for name, value in stated.items():
-        out.key(f"{ARCH}.{name}", value)
-    target.write_tokenizer(out)
+        stated["has_confidence_head"] = "confidence_head.proj.weight" in draft.weights
+    table = draft.declare(out, ARCH, stated, outtype)
     if (mask := config.settings.integer("mask_token_id")) is not None:
         out.key("tokenizer.ggml.mask_token_id", mask)
-    table = [add_tensor(out, weights, tensor, outtype) for tensor in draft.plan.tensors]
-    return _report(draft, [*table, *dropped_rows(weights, draft.plan)], out.n_bytes)
+    return _report(draft, table, out.n_bytes)
 
 
-def _report(draft: _Draft, table: list[TensorRow], n_bytes: int) -> DraftReport:
+def _report(draft: StockDraft[DFlashConfig], table: list[TensorRow], n_bytes: int) -> DraftReport:
     config = draft.config
     return draft_report(
         draft.checkpoint,

@@ -69,7 +69,7 @@ def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) ->
     """Read a draft. Raises ConfigError or ConversionError unless configuration, tensors and target fit together."""
     config = read_config(checkpoint.config)
     weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config, strict=False))
-    if config.architecture == gemma4.EAGLE3:
+    if config.is_gemma:
         head, n_head_kv = gemma4.stored_heads(weights)
         config = replace(config, geometry=replace(config.geometry, head_dim=head, n_head_kv=n_head_kv))
     reading = _Reading(config, weights, target, options)
@@ -116,9 +116,8 @@ def _refuse_other_networks(reading: _Reading) -> None:
     kind = raw.text("speculators_model_type")
     eagle = config.eagle.data if config.eagle else {}
     experts = [k for k in ("num_experts", "num_local_experts", "n_routed_experts") if layer.get(k)]
-    is_gemma = config.architecture == gemma4.EAGLE3
-    activation = (layer.text("hidden_activation") if is_gemma else layer.text("hidden_act")) or "silu"
-    activations = (gemma4.ACTIVATION,) if is_gemma else ("silu", "swish")
+    activation = layer.text("hidden_activation" if config.is_gemma else "hidden_act") or "silu"
+    activations = (gemma4.ACTIVATION,) if config.is_gemma else ("silu", "swish")
 
     def has(part: str) -> bool:  # a configuration copied from the target may describe parts that the draft lacks
         return f"layers.0.{part}.weight" in tensors
@@ -130,12 +129,12 @@ def _refuse_other_networks(reading: _Reading) -> None:
         (eagle.get("use_aux_hidden_state") is False, "it reads the last hidden state only (use_aux_hidden_state)"),
         ((eagle.get("parallel_draft_step") or 1) != 1, "it drafts several tokens in parallel (parallel_draft_step)"),
         (activation not in activations, f"its activation is {activation!r}, not {activations[0]}"),
-        (is_gemma and "layers.1.hidden_norm.weight" in tensors, "it has several of Gemma's blocks"),
+        (config.is_gemma and "layers.1.hidden_norm.weight" in tensors, "it has several of Gemma's blocks"),
     ]
     reasons += [
         (True, f"{reason} ({tensors.stored_name(name)})")
         for name in tensors.names()
-        if (reason := match(REFUSED if is_gemma else (*REFUSED, GEMMA_BLOCK), name))
+        if (reason := match(REFUSED if config.is_gemma else (*REFUSED, GEMMA_BLOCK), name))
     ]
     for applies, reason in reasons:
         if applies:
@@ -231,7 +230,7 @@ def _match_table(reading: _Reading, dims: dict[str, int], n_layer: int, ids: np.
         return "unknown, dropped by --force"
 
     gemma = None
-    if reading.config.architecture == gemma4.EAGLE3:
+    if reading.config.is_gemma:
         gemma = "layers.0.self_attn.v_proj.weight" not in reading.weights
     sections = table(n_layer, dims["aux"], reading.config.logit_scale, gemma)
     planned = plan(sections, reading.weights, dims, dropped)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from llama_eagle.convert.drafts.family import ARCH, is_extended
-from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.drafts.reader import Draft
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type, require_finite
-from llama_eagle.convert.general import publishable_name
+from llama_eagle.convert.general import publishable_name, stored_outtype, write_general
 from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.source.weights import Weights
-from llama_eagle.convert.table import PIECE, Plan, Planned, computed, stored_type
+from llama_eagle.convert.table import PIECE, Dims, Plan, Planned, computed, stored_type
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConversionError
 
@@ -63,7 +64,7 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
         keys |= {"attention.key_length": geometry.head_dim, "attention.value_length": geometry.head_dim}
     if draft.flags.norm_output:
         keys["norm_output"] = True
-    if draft.config.architecture == gemma4.EAGLE3 and draft.config.logit_softcap:
+    if draft.config.is_gemma and draft.config.logit_softcap:
         keys["final_logit_softcapping"] = draft.config.logit_softcap
     if draft.window:
         keys["attention.sliding_window"] = draft.window.size
@@ -139,6 +140,34 @@ def _shared_head(draft: Draft, target: Target, ids: np.ndarray) -> Planned:
             yield require_finite(rows * np.float32(draft.config.logit_scale))
 
     return Planned("output.weight", shape, pieces, note="rows of the target's head, by --share-head")
+
+
+C = TypeVar("C", bound=Fields)
+
+
+@dataclass(frozen=True)
+class StockDraft(Generic[C]):
+    """A draft that has been read, for the layout of llama.cpp's own converter, and its source."""
+
+    config: C
+    checkpoint: Checkpoint
+    target: Target
+    weights: Weights
+    dims: Dims
+    plan: Plan
+
+    def declare(self, out: GGUFOutput, arch: str, keys: Mapping[str, Any], outtype: str) -> list[TensorRow]:
+        """Declare keys (without the architecture's prefix) and tensors; "auto" keeps the stored type.
+
+        Returns the table with dropped ones.
+        """
+        outtype = stored_outtype(self.checkpoint) if outtype == "auto" else outtype
+        write_general(out, self.checkpoint, self.plan.tensors, outtype)
+        for name, value in keys.items():
+            out.key(f"{arch}.{name}", value)
+        self.target.write_tokenizer(out)
+        table = [add_tensor(out, self.weights, tensor, outtype) for tensor in self.plan.tensors]
+        return [*table, *dropped_rows(self.weights, self.plan)]
 
 
 def draft_report(checkpoint: Checkpoint, target: Target, **more: Any) -> DraftReport:

@@ -15,14 +15,13 @@ from llama_eagle.convert.drafts.family import DROPPED, canonical, match
 from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport
 from llama_eagle.convert.drafts.target import Target
-from llama_eagle.convert.drafts.write import add_tensor, draft_report, dropped_rows, write_draft
-from llama_eagle.convert.general import stored_outtype, write_general
+from llama_eagle.convert.drafts.write import StockDraft, draft_report, write_draft
 from llama_eagle.convert.rope import proportional_factors
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.coded import read_scheme
 from llama_eagle.convert.source.config import Fields, key_value_heads
 from llama_eagle.convert.source.weights import Weights
-from llama_eagle.convert.table import Dims, Plan, Row, Section, computed, plan
+from llama_eagle.convert.table import Row, Section, computed, plan
 from llama_eagle.convert.writer import GGUFOutput, Progress
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.gguf.names import ASSISTANT
@@ -174,19 +173,7 @@ def _table(config: AssistantConfig) -> list[Section]:
     return [Section(_MODEL), *layers]
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """An assistant that has been read, and its source."""
-
-    config: AssistantConfig
-    checkpoint: Checkpoint
-    target: Target
-    weights: Weights
-    dims: Dims
-    plan: Plan
-
-
-def _read(checkpoint: Checkpoint, target: Target) -> _Draft:
+def _read(checkpoint: Checkpoint, target: Target) -> StockDraft[AssistantConfig]:
     config = AssistantConfig(checkpoint.config, checkpoint.source)
     dims = config.sizes()
     if (target.architecture, target.hidden_size, target.n_vocab) != ("gemma4", dims["target"], dims["vocab"]):
@@ -199,29 +186,23 @@ def _read(checkpoint: Checkpoint, target: Target) -> _Draft:
     planned = plan(_table(config), weights, dims, lambda name: match(_UNUSED, name))
     if "full_attention" in config.kinds:
         planned.tensors.append(computed("rope_freqs.weight", config.factors(), "pairs that are not rotated"))
-    return _Draft(config, checkpoint, target, weights, dims, planned)
+    return StockDraft(config, checkpoint, target, weights, dims, planned)
 
 
-def _declare(out: GGUFOutput, draft: _Draft, outtype: str) -> DraftReport:
+def _declare(out: GGUFOutput, draft: StockDraft[AssistantConfig], outtype: str) -> DraftReport:
     """Declare keys and tensors; "auto" keeps the stored type."""
-    checkpoint, target, dims = draft.checkpoint, draft.target, draft.dims
-    outtype = stored_outtype(checkpoint) if outtype == "auto" else outtype
-    write_general(out, checkpoint, draft.plan.tensors, outtype)
-    for name, value in draft.config.keys().items():
-        out.key(f"{ASSISTANT}.{name}", value)
-    target.write_tokenizer(out)
-    table = [add_tensor(out, draft.weights, tensor, outtype) for tensor in draft.plan.tensors]
+    table = draft.declare(out, ASSISTANT, draft.config.keys(), outtype)
     return draft_report(
-        checkpoint,
-        target,
+        draft.checkpoint,
+        draft.target,
         producer="Gemma 4 assistant",
         evidence=[f"architecture {draft.config.root.texts('architectures')[0]}"],
         layout="stock",
         extended_because=[],
         layer_ids=[],
         layer_ids_source="it reads the target's keys and values",
-        settings={"n_vocab": dims["vocab"], "n_layer": draft.config.n_layer},
-        tensors=[*table, *dropped_rows(draft.weights, draft.plan)],
+        settings={"n_vocab": draft.dims["vocab"], "n_layer": draft.config.n_layer},
+        tensors=table,
         n_bytes=out.n_bytes,
     )
 
