@@ -6,6 +6,17 @@ name below is imported on first use, so that the converter works without a nativ
 
 from __future__ import annotations
 
+# ruff: noqa: E402
+import os
+import signal
+import sys
+
+_BEGINNING = "".join(sys.argv[:1])
+_IS_MODULE = _BEGINNING == "-m" and "llama_eagle" in sys.orig_argv
+_IS_SCRIPT = os.path.basename(_BEGINNING) in ("llama-eagle", "llama-eagle.exe")  # noqa: PTH119 (pathlib is slow)
+if (_IS_MODULE or _IS_SCRIPT) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during imports; `cli.main` restores it
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -67,3 +68,21 @@ def test_each_header_is_parsed_once(tmp_path: Path, act: str, draft: bool) -> No
     command = [PYTHON, "-c", HEADERS.format(act=act), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert int(done.stdout.split()[-1]) == 1 + draft
+
+
+INTERRUPTED = """
+import signal, sys
+place, *sys.argv = sys.argv[1:]
+sys.addaudithook(lambda event, seen: event == "import" and seen[0] == place and signal.raise_signal(signal.SIGINT))
+import llama_eagle.cli
+llama_eagle.cli.main()
+"""
+
+
+@pytest.mark.parametrize("place", ["llama_eagle.native.build", "llama_eagle.console", "typer"])
+def test_ctrl_c_during_imports_prints_no_traceback(place: str) -> None:
+    """The import of `place` interrupts the program. Other programs keep their handler."""
+    done = subprocess.run([PYTHON, "-c", INTERRUPTED, place, "bin/llama-eagle"], capture_output=True, text=True)
+    assert done.returncode in (-signal.SIGINT, 130) and done.stdout == "" and "Traceback" not in done.stderr
+    other = "import signal, llama_eagle; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    assert subprocess.run([PYTHON, "-c", other], check=False).returncode == 0

@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     is_program = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        if is_program and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         console.prepare_streams()
         console.use_json("--json" in arguments)
         if is_program:
