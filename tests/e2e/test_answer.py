@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.tiny_gguf import write_target
+from fixtures.tiny_gguf import write_draft, write_target
 
 pytestmark = pytest.mark.native
 
@@ -60,6 +60,14 @@ def test_texts_and_errors_in_order(target: Path, tmp_path: Path) -> None:
         assert (first["finish_reason"], first["n_tokens"]) == ("length", 4)
         assert "exceed" in third["error"] and "text" not in third
         assert not out.with_name(f"{out.name}.part").exists()
+
+
+def test_the_end_of_a_drafts_context_is_reported_once(target: Path, tmp_path: Path) -> None:
+    """In the words of `generate`, for both prompts together."""
+    prompts, draft = write(tmp_path / "p.jsonl", "a" * 40, "b" * 40), write_draft(tmp_path / "draft.gguf")
+    done = answer(prompts, target, tmp_path / "out.jsonl", "--raw", "-d", draft, "--draft-ctx-size", 16, "--n-draft", 2)
+    notice = "the text is longer than the draft's context: it drafts from the last 16 tokens"
+    assert (done.returncode, done.stderr) == (0, f"warning: {notice}.\n")
 
 
 class Proxy(BaseHTTPRequestHandler):

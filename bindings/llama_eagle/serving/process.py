@@ -77,7 +77,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], about: str, ve
 def background(arguments: Sequence[str], environment: Mapping[str, str], verbose: bool) -> Iterator[str]:
     """Run llama-server for the duration of the block; yield its URL when the model is loaded.
 
-    Shows only the errors of its log unless `verbose`. Raises `EnvironmentFailure` if it ends before that.
+    Shows only the complaints of its log unless `verbose`. Raises `EnvironmentFailure` if it ends before that.
     """
     process = _start_server(arguments, environment)
     complaints: list[str] = []
@@ -87,7 +87,7 @@ def background(arguments: Sequence[str], environment: Mapping[str, str], verbose
         def on_address(text: str) -> None:
             addresses.put(text.removeprefix("listening on "))
 
-        complaints.append(_follow(process, verbose, on_address, levels="E"))
+        complaints.append(_follow(process, verbose, on_address))
         addresses.put("")
 
     reader = threading.Thread(target=follow, name="llama-server's log", daemon=True)
@@ -163,10 +163,8 @@ def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --ver
     return EnvironmentFailure(f"{name} ended with status {code}: {reason}. {remedy}")
 
 
-def _follow(
-    process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object], levels: str = "EW"
-) -> str:
-    """Read the log to its end, show lines of `levels`, report "listening on URL" once; return the reason of the end."""
+def _follow(process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object]) -> str:
+    """Read the log to its end, show its complaints, report "listening on URL" once; return the reason of the end."""
     complaints: deque[str] = deque(maxlen=1)
     announced = False
     for line in process.stdout or ():
@@ -185,8 +183,8 @@ def _follow(
             complaints.append(message)
         if verbose:
             print(console.printable(text), file=sys.stderr, flush=True)
-        elif announced and level in levels and (message := complaint(level, text)):
-            console.log(f"llama-server: {message}")
+        elif announced and (message := complaint(level, text)):
+            console.log(f"llama-server: {message}") if level == "E" else console.warn(f"{message}.")
     return complaints[0] if complaints else ""
 
 
