@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,39 @@ def test_an_overwritten_model_is_noticed(tmp_path: Path) -> None:
         assert statuses() == {200}
         other.replace(served)
         assert statuses() == {200}
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+def test_a_server_that_sleeps_wants_the_files_that_it_has_started_with(tmp_path: Path, key: str | None) -> None:
+    """It reads them again, but neither the chat template nor whether a draft fits."""
+    served = write_target(tmp_path / "served.gguf", Variant(spread=1.0))
+    other = write_target(tmp_path / "other.gguf", Variant(seed=2, spread=1.0))
+    draft = write_draft(tmp_path / "draft.gguf")
+    contents = served.read_bytes()
+    given = ("-m", served, "-d", draft, "-c", 256, "-t", 1, "--parallel", 1)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with serve(*given, *(("--api-key", key) if key else ()), "--", "--sleep-idle-seconds", 1) as server:
+
+        def sleep() -> None:
+            while not server.get("/props", **headers)[1].get("is_sleeping"):
+                time.sleep(0.1)
+
+        def found() -> Any:
+            body = {"prompt": TEXT, "n_predict": 8, "temperature": 0}
+            status, answer = server.post("/completion", body, **headers)
+            return answer["content"] if status == 200 else (status, "served.gguf was replaced" in str(answer))
+
+        text = found()
+        assert isinstance(text, str)
+        sleep()
+        assert found() == text
+        sleep()
+        shutil.copyfile(other, served)
+        assert found() == (503, True)
+        served.write_bytes(contents)
+        other.replace(served)
+        assert found() == (503, True)
+        served.unlink()
+        assert found() == (503, True)
+        served.write_bytes(contents)
+        assert found() == text

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.serving import serve
-from fixtures.tiny_gguf import write_target
+from fixtures.serving import Served
+from fixtures.templates import serve_template
 from fixtures.upstream import source_folder
+from llama_eagle.errors import InputError
 from llama_eagle.sessions.chats.abilities import TOOL
 from llama_eagle.sessions.chats.messages import render_chat
 
 pytestmark = pytest.mark.native
 
-NAMES = ["Qwen-Qwen3-0.6B", "Qwen3.5-4B", "google-gemma-2-2b-it", "moonshotai-Kimi-K2"]
+JOINING = ["google-gemma-2-2b-it", "mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506"]
+NAMES = ["Qwen-Qwen3-0.6B", "Qwen3.5-4B", "google-gemma-4-31B-it", "moonshotai-Kimi-K2", *JOINING]
 USER = {"role": "user", "content": "Question"}
 CALL = {"id": "call00001", "type": "function", "function": {"name": "tool1", "arguments": '{"arg": "é 12345"}'}}
 PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]
@@ -39,18 +43,84 @@ CHATS: list[tuple[list[dict[str, Any]], bool]] = [
 ]
 
 
+def uneven_chats(n: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield chats with several messages of one role in a row, reminders, later rules, and calls that were cut."""
+    draw = random.Random(n)
+
+    def content(name: str) -> Any:
+        return (
+            name
+            if draw.random() < 0.6
+            else [{"type": "text", "text": f"{name}{i}"} for i in "ab"[: draw.choice((1, 2))]]
+        )
+
+    for _ in range(n):
+        chat = [{"role": "system", "content": content("RULES")}] if draw.random() < 0.4 else []
+        for turn in range(draw.choice((1, 2, 3))):
+            chat += [{"role": "user", "content": content(f"Q{turn}")} for _ in range(draw.choice((1, 1, 2, 3)))]
+            if draw.random() < 0.2:
+                chat.append({"role": "system", "content": f"MORE{turn}"})
+            if draw.random() < 0.4:
+                chat.append({"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": f"call0000{turn}"}]})
+                if draw.random() < 0.7:
+                    chat.append({"role": "tool", "content": content(f"R{turn}"), "tool_call_id": f"call0000{turn}"})
+            else:
+                chat += [{"role": "assistant", "content": content(f"A{turn}")} for _ in range(draw.choice((1, 2)))]
+        yield [*chat, USER]
+
+
+def prompts(server: Served, path: Path, messages: list[Any], tools: dict[str, Any]) -> tuple[str, str]:
+    """Return the server's prompt, and that of EagleLlama."""
+    options = {"enable_thinking": False}
+    status, answer = server.post("/apply-template", {"messages": messages, "chat_template_kwargs": options, **tools})
+    assert status == 200, answer
+    variables = {"bos_token": "", "eos_token": "<|im_end|>", "add_generation_prompt": True, "tools": None, **options}
+    found = render_chat(path.read_text(), {**variables, "messages": messages, **tools}, path.stem)
+    return str(answer["prompt"]).lstrip("\v"), found  # this vocabulary's BOS
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_prompts_are_the_servers(tmp_path: Path, name: str) -> None:
     path = source_folder() / "models/templates" / f"{name}.jinja"
-    write_target(tmp_path / "target.gguf")
-    given = ("-m", tmp_path / "target.gguf", "-d", "none", "-c", 512, "-t", 1)
-    with serve(*given, "--", "--chat-template-file", path) as server:
+    with serve_template(tmp_path, name) as server:
         for messages, with_tools in CHATS:
             if with_tools and "gemma" in name:
-                continue  # its template knows no tools
-            tools = {"tools": [TOOL]} if with_tools else {}
-            status, answer = server.post("/apply-template", {"messages": messages, **tools})
-            assert status == 200, answer
-            variables = {"bos_token": "", "eos_token": "<|im_end|>", "add_generation_prompt": True, "tools": None}
-            found = render_chat(path.read_text(), {**variables, "messages": messages, **tools}, name)
-            assert found == answer["prompt"].lstrip("\v")  # this vocabulary's BOS
+                continue  # gemma-2 has no tools, and llama.cpp changes results for gemma-4
+            theirs, own = prompts(server, path, messages, {"tools": [TOOL]} if with_tools else {})
+            assert theirs == own
+        for messages in uneven_chats(30) if name in JOINING else ():
+            has_tools = any("tool_calls" in message for message in messages)
+            if has_tools and "gemma" in name:
+                status, answer = server.post("/apply-template", {"messages": messages, "tools": [TOOL]})
+                assert status == 400 or "Q0" in answer["prompt"]
+                continue
+            theirs, own = prompts(server, path, messages, {"tools": [TOOL]} if has_tools else {})
+            assert theirs == own, messages
+            assert all(text in own for text in texts_of(messages))
+
+
+def texts_of(messages: list[Any]) -> list[str]:
+    contents = [each["content"] for each in messages if each["content"] and each["role"] != "system"]
+    return [part["text"] for parts in contents for part in (parts if isinstance(parts, list) else [{"text": parts}])]
+
+
+def test_messages_that_cannot_be_joined(tmp_path: Path) -> None:
+    """The reason of the template is one line, for both."""
+    name = "google-gemma-2-2b-it"
+    path = source_folder() / "models/templates" / f"{name}.jinja"
+    messages = [{"role": "assistant", "content": "First."}, USER]
+    with serve_template(tmp_path, name) as server:
+        status, answer = server.post("/v1/chat/completions", {"messages": messages})
+    reason = "Conversation roles must alternate user/assistant/user/assistant/..."
+    assert (status, answer["error"]["message"]) == (400, f"the chat template refuses this request: {reason}")
+    with pytest.raises(InputError) as failed:
+        render_chat(path.read_text(), {"bos_token": "", "messages": messages, "tools": None}, name)
+    assert reason in str(failed.value) and "\n" not in str(failed.value)
+
+
+def test_parts_next_to_tools(tmp_path: Path) -> None:
+    """Mistral's template shows the tools before the last question, which it finds by comparing messages."""
+    with serve_template(tmp_path, "Mistral-Small-3.2-24B-Instruct-2506") as server:
+        for content in ("one", [{"type": "text", "text": "one"}]):
+            body = {"messages": [{"role": "user", "content": content}], "tools": [TOOL]}
+            assert '[AVAILABLE_TOOLS][{"type": "function"' in server.post("/apply-template", body)[1]["prompt"]

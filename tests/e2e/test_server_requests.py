@@ -140,11 +140,29 @@ def test_reasons_of_a_template_are_told(qwen: Served) -> None:
     assert status == 400 and "No user query found" in answer["error"]["message"]
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/nothing", "/%ff%00"])
-def test_other_paths_are_named(qwen: Served, path: str) -> None:
-    status, answer = qwen.post(path, {})
-    reason = "not Ollama" if path.startswith("/api") else "OpenAI's APIs are below /v1"
+@pytest.mark.parametrize(
+    ("method", "path", "reason"),
+    [
+        ("POST", "/api/chat", "has no POST /api/chat: it is not Ollama"),
+        ("POST", "/v1/nothing", "OpenAI's APIs are below /v1"),
+        ("POST", "/%ff%00", "OpenAI's APIs are below /v1"),
+        ("GET", "/v1/chat/completions", "has no GET /v1/chat/completions: "),
+        ("GET", "/v1/responses/resp_1", "it keeps no responses"),
+        ("POST", "/v1/responses/compact", "another name than OpenAI"),
+        ("POST", "/v1/messages/batches", "OpenAI's APIs are below /v1"),
+    ],
+)
+def test_other_paths_are_named(qwen: Served, method: str, path: str, reason: str) -> None:
+    status, answer = qwen.send(method, path, b"{}" if method == "POST" else None)
     assert status == 404 and reason in answer["error"]["message"]
+    assert (answer.get("type") == "error") == path.startswith("/v1/messages")
+
+
+def test_compaction_by_openai(qwen: Served) -> None:
+    """Codex sends this item to providers with OpenAI's name."""
+    items = [{"role": "user", "content": "Question"}, {"type": "compaction_trigger"}]
+    status, answer = qwen.post("/v1/responses", {"input": items})
+    assert status == 400 and "another name than OpenAI" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("content", ["", None])

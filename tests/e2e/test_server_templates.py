@@ -40,6 +40,7 @@ BOMBS = {
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", DEPTH),
     "a list within itself": ("{% set n = namespace() %}{% set n.t = n %}{{ n | tojson }}", DEPTH),
     "printed lists of lists": (repeated("{% set n.t = [n.t, n.t] %}") + "{{ n.t }}", f"{TIME}|{BYTES}"),
+    "a list within itself, compared": ("{% set n = namespace() %}{% set n.t = n %}{{ n == n }}", DEPTH),
     "a printed list within itself": ("{% set n = namespace() %}{% set n.t = n %}{{ n }}", DEPTH),
 }
 # Of what a request may take, which renders its last turn more than once.

@@ -73,3 +73,15 @@ def test_values(template: str) -> None:
     values: list[Any] = [*TEXTS, *NUMBERS, [], {}, [[]], [{"a": ["b", None]}]]
     for expected, ours in prompts(template, [{"x": value} for value in values]):
         assert ours == expected
+
+
+def test_lists_and_objects_are_compared() -> None:
+    part = {"type": "text", "text": "a"}
+    values: list[Any] = [
+        [], {}, [[]], [part], [part, part], [{**part, "text": "b"}], {"content": [part], "role": "user"},
+        {"role": "user", "content": [part]}, {"role": "user", "content": "a"}, {"a": None}, {"b": None}, [{}, 1],
+    ]  # fmt: skip
+    template = "{{ x == y }} {{ x != y }} {{ [x] == [y] }} {{ x in [y, 1] }} {{ {'k': x} == {'k': y} }}"
+    pairs = [{"x": x, "y": y} for x in values for y in values]
+    for given, (expected, found) in zip(pairs, prompts(template, pairs), strict=True):
+        assert found == expected, given

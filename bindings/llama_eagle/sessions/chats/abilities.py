@@ -91,6 +91,21 @@ def wants_nine_characters(template: str) -> bool:
     return bool(nine) and not other
 
 
+@lru_cache(maxsize=32)
+def needs_turns(template: str) -> bool:
+    """Return True if the template refuses two messages of one role in a row."""
+    return bool(_rendered(template, [USER], tools=[TOOL])) and not _rendered(template, [USER, USER], tools=[TOOL])
+
+
+@lru_cache(maxsize=32)
+def ends_with_results(template: str) -> bool:
+    """Return True if the template refuses a question after a call's result."""
+    chat = _in_form(form_of_calls(template))
+    del chat[3]  # the answer between them
+    is_shown = MARK in _rendered(template, chat[:2], tools=[TOOL])
+    return is_shown and not _rendered(template, chat, tools=[TOOL])
+
+
 def _in_form(form: CallForm) -> list[Message]:
     arguments = f'{{"arg": "{MARK}"}}' if form.has_text_arguments else {"arg": MARK}
     return _called(arguments, None if form.has_null_content else "")

@@ -4,7 +4,7 @@ The prompt is that of transformers' `apply_chat_template` if the template suppor
 changed as llama.cpp's server does (common/chat.cpp): text parts become one text, `developer` becomes `system`, the
 arguments of calls become objects, or text. The content of an answer without one stays null if the template shows the
 calls then, else it becomes "". Reasoning has the key that the template reads. System messages that the template refuses
-or drops are merged into the first.
+or drops are merged into the first. Messages that the template refuses in a row are joined.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from llama_eagle.errors import UsageError
 from llama_eagle.sessions.chat_template import render
 from llama_eagle.sessions.chats import abilities
 from llama_eagle.sessions.chats.calls import read_call, with_short_ids
+from llama_eagle.sessions.chats.turns import join_turns
 
 Message = dict[str, Any]
 MEDIA = {"input_audio": "sound", "audio_url": "sound", "input_video": "video", "video_url": "video"}
@@ -38,7 +39,7 @@ def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
     found = read_messages(messages)
     if OWN_DEVELOPER not in template:
         found = [_as_system(message) for message in found]
-    found = _with_systems(template, found)
+    found = join_turns(template, _with_systems(template, found), text_of)
     if any(message.get("tool_calls") for message in found):
         as_text = abilities.form_of_calls(template).has_text_arguments
         found = [_with_arguments(message, as_text=as_text) for message in found]

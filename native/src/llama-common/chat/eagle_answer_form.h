@@ -16,6 +16,7 @@ struct eagle_answer_form {
     bool has_nine_characters = false;  // ids of calls, which the template refuses otherwise, as Mistral's do
     bool needs_turns = false;          // two messages of one role in a row are refused
     bool ends_with_results = false;    // a question behind a call's result is refused
+    bool prints_parts = false;         // the parts of a system message are printed as a list
     std::string reasoning;             // empty: the template shows none
 };
 
@@ -125,6 +126,10 @@ eagle_answer_form eagle_find_form(const Render & render) {
     const common_json question = common_json{{"role", "user"}, {"content", "User message"}};
     const common_json questions = common_json::array({question, question});
     form.needs_turns = eagle_trial(render, questions, 2).empty() && !eagle_trial(render, questions, 1).empty();
+    common_json system = common_json{{"role", "system"}};
+    system["content"] = common_json::array({common_json{{"type", "text"}, {"text", EAGLE_MARK}}});
+    const std::string parts = eagle_trial(render, common_json::array({system, question}), 2);
+    form.prints_parts = parts.find(std::string("'") + EAGLE_MARK) != std::string::npos;
     for (const char * key : {"reasoning_content", "reasoning", "thinking", "thought"}) {
         common_json answer = common_json{{"content", "Answer"}};
         answer[key] = EAGLE_MARK;
@@ -211,24 +216,13 @@ inline void eagle_shorten_ids(common_json & messages) {
     }
 }
 
-// Returns the parts of two contents, or their texts with an empty line between them.
+// Returns the texts of two contents with an empty line between them; a part, if the first content is a list of parts.
 inline common_json eagle_joined(const common_json & first, const common_json & second) {
     if (first.is_null() || second.is_null()) {
         return first.is_null() ? second : first;
     }
-    if (first.is_string() && second.is_string()) {
-        return first.get<std::string>() + "\n\n" + second.get<std::string>();
-    }
-    common_json parts = common_json::array();
-    for (const common_json & content : {first, second}) {
-        if (content.is_string()) {
-            parts.push_back(common_json{{"type", "text"}, {"text", content}});
-        }
-        for (size_t i = 0; content.is_array() && i < content.size(); i++) {
-            parts.push_back(content.at(i));
-        }
-    }
-    return parts;
+    const std::string text = eagle_text_of(first) + "\n\n" + eagle_text_of(second);
+    return first.is_string() ? common_json(text) : common_json::array({common_json{{"type", "text"}, {"text", text}}});
 }
 
 // Returns true if one message may have to join the one before it. Calls are kept apart.
@@ -276,6 +270,7 @@ void eagle_join_turns(common_json & messages, const std::string & chat_template,
         }
         if (n > 0 && eagle_follows_cut_call(joined.at(n - 1), message, form)) {
             message["role"] = "tool";
+            message["content"] = eagle_text_of(message.at("content"));
             message["tool_call_id"] = eagle_text_at(joined.at(n - 1).at("tool_calls").back(), "id");
         }
         joined.push_back(message);
@@ -287,6 +282,13 @@ void eagle_join_turns(common_json & messages, const std::string & chat_template,
 // tools): renders a prompt. Throws for arguments that are no JSON.
 template <typename Render>
 bool eagle_form_answers(common_json & messages, const std::string & chat_template, const Render & render) {
+    for (auto & message : messages) {
+        const bool has_parts = eagle_has(message, "content") && message.at("content").is_array();
+        if (has_parts && eagle_text_at(message, "role") == "system" &&
+            eagle_form_of(chat_template, render).prints_parts) {
+            message["content"] = eagle_text_of(message.at("content"));
+        }
+    }
     eagle_join_turns(messages, chat_template, render);
     bool has_text_arguments = false;
     bool has_ids = false;

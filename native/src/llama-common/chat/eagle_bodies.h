@@ -6,6 +6,7 @@
 
 #include "eagle_answers.h"
 #include "eagle_chat.h"
+#include "eagle_errors.h"
 #include "eagle_functions.h"
 #include "eagle_items.h"
 #include "eagle_parameters.h"
@@ -107,7 +108,7 @@ inline void eagle_repair_calls(common_json & messages) {
 // otherwise an empty thought would precede them.
 inline void eagle_read_prefill(common_json & body, bool continues_answers, const std::string & chat_template) {
     common_json & last = body.at("messages").back();
-    const bool is_continued = continues_answers || eagle_has(body, "continue_final_message");
+    const bool is_continued = eagle_continues(body, continues_answers);
     const std::string open = "<think>";
     const std::string close = "</think>";
     const std::string text = eagle_has(last, "content") ? eagle_text_of(last.at("content")) : "";
@@ -130,6 +131,13 @@ inline void eagle_read_prefill(common_json & body, bool continues_answers, const
         body["continue_final_message"] = "content";
         body["add_generation_prompt"] = false;
     }
+}
+
+// Checks and completes the messages of a request. Invalidates references into the body.
+inline void eagle_read_conversation(common_json & body, bool continues_answers, const std::string & chat_template) {
+    eagle_repair_calls(body.at("messages"));
+    eagle_read_messages(body);
+    eagle_read_prefill(body, continues_answers, chat_template);
 }
 
 // --- Responses API ---------------------------------------------------------------------------------------------------
@@ -173,9 +181,11 @@ inline void eagle_require_item(const common_json & item, size_t number) {
     const std::string where = "input item " + std::to_string(number);
     eagle_require(item.is_object(), where + " is no object");
     const std::string type = eagle_text_at(item, "type");
+    const bool is_compaction = type.find("compaction") != std::string::npos;
     eagle_require(type.empty() || type == "message" || type == "reasoning" || type == "function_call" ||
                       type == "function_call_output",
-                  where + " has the type '" + type + "', which this server does not read: leave it out");
+                  where + " has the type '" + type +
+                      "', which this server does not read: " + (is_compaction ? EAGLE_COMPACTION : "leave it out"));
     const auto require_text = [&](const char * key) {
         eagle_require(eagle_has(item, key) && item.at(key).is_string(),
                       where + " has no text '" + std::string(key) + "'");

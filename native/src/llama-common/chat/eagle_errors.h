@@ -37,18 +37,50 @@ inline common_json eagle_messages_error(const common_json & error, int status) {
     return common_json{{"type", "error"}, {"error", detail}};
 }
 
+// Advice for Codex, which lets OpenAI's server compact conversations.
+constexpr const char * EAGLE_COMPACTION =
+    "give this provider another name than OpenAI, then Codex compacts conversations by itself";
+
 // Returns the message for a path that the server does not have.
-inline std::string eagle_no_path(const std::string & path) {
-    std::string name = "this server has no " + path.substr(0, 100);
+inline std::string eagle_no_path(const std::string & method, const std::string & path) {
+    std::string name = "this server has no " + method + " " + path.substr(0, 100);
     std::replace_if(name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');  // may not be UTF-8
-    return path.compare(0, 5, "/api/") == 0
-               ? name + ": it is not Ollama. Choose an OpenAI-compatible provider with the base URL http://HOST:PORT/v1"
-               : name + ": OpenAI's APIs are below /v1, Anthropic's is /v1/messages";
+    const size_t responses = path.find("/responses/");
+    if (path.compare(0, 5, "/api/") == 0) {
+        return name + ": it is not Ollama. Choose an OpenAI-compatible provider with the base URL http://HOST:PORT/v1";
+    }
+    if (responses != std::string::npos && path.compare(responses, std::string::npos, "/responses/compact") == 0) {
+        return name + ": " + EAGLE_COMPACTION;
+    }
+    return name + (responses == std::string::npos ? ": OpenAI's APIs are below /v1, Anthropic's is /v1/messages"
+                                                  : ": it keeps no responses. Send the conversation again");
+}
+
+// Returns a message of llama.cpp without what clients cannot use: the name of its JSON library, and the place in the
+// source of a chat template.
+inline std::string eagle_clear_message(std::string message) {
+    const size_t begin = message.find("[json.exception.");
+    const size_t end = begin == std::string::npos ? begin : message.find("] ", begin);
+    if (end != std::string::npos) {
+        message.erase(begin, end + 2 - begin);
+    }
+    const size_t place = message.find("\n------------\nWhile executing");
+    const std::string label = "\nError: ";
+    const size_t reason = message.rfind(label);
+    if (place == std::string::npos || reason == std::string::npos) {
+        return message;
+    }
+    message = message.substr(reason + label.size());
+    const std::string raised = "Jinja Exception: ";
+    return "the chat template " + (message.compare(0, raised.size(), raised) == 0
+                                       ? "refuses this request: " + message.substr(raised.size())
+                                       : "failed: " + message);
 }
 
 // Returns the body of an error response in the form of the API at `path`. Other bodies remain. is_anthropic: true if
 // the request has a header of Anthropic's clients, which also list models.
-inline std::string eagle_error_body(const std::string & path, bool is_anthropic, int status, const std::string & body) {
+inline std::string eagle_error_body(const std::string & method, const std::string & path, bool is_anthropic, int status,
+                                    const std::string & body) {
     common_json answer = common_json::parse_no_throw(body);
     if (answer.is_discarded() || !answer.is_object() || !answer.contains("error") || !answer.at("error").is_object()) {
         return body;
@@ -57,15 +89,9 @@ inline std::string eagle_error_body(const std::string & path, bool is_anthropic,
                            path.find("/chat/completions") != std::string::npos ||
                            path.find("/responses") != std::string::npos;
     common_json & error = answer.at("error");
-    std::string message = error.value("message", "");
-    const size_t begin = message.find("[json.exception.");
-    const size_t end = begin == std::string::npos ? begin : message.find("] ", begin);
-    if (end != std::string::npos) {  // the library's name says nothing to a client
-        error["message"] = message.erase(begin, end + 2 - begin);
-    }
-    if (status == 404 && error.value("message", "") == "File Not Found") {
-        error["message"] = eagle_no_path(path);
-    }
+    const std::string message = error.value("message", "");
+    const bool has_no_path = status == 404 && message == "File Not Found";
+    error["message"] = has_no_path ? eagle_no_path(method, path) : eagle_clear_message(message);
     if (is_anthropic || path.find("/v1/messages") != std::string::npos) {
         return eagle_messages_error(error, status).dump();
     }

@@ -93,6 +93,14 @@ inline int32_t eagle_n_prompt_probs(const common_json & request, eagle_api api) 
     return api == eagle_api::completion && has_echo && has_logprobs ? (int32_t) eagle_n_alternatives(request, api) : -1;
 }
 
+// Sets what a task needs to know of its request. Every row of a prompt with probabilities is evaluated.
+template <typename Params>
+void eagle_set_task(Params & params, const common_json & request, eagle_api api) {
+    params.eagle_response = request.value("eagle_response", common_json());
+    params.eagle_prompt_probs = eagle_n_prompt_probs(request, api);
+    params.cache_prompt = params.cache_prompt && params.eagle_prompt_probs < 0;
+}
+
 inline size_t eagle_n_characters(const std::string & text) {
     return (size_t) std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <typeinfo>
 
 constexpr std::chrono::seconds EAGLE_TEMPLATE_TIME(10);
 constexpr int64_t EAGLE_TEMPLATE_BYTES = int64_t(1)
@@ -75,21 +76,43 @@ inline void eagle_template_repeats(int64_t n_bytes, int64_t n_times) {
     eagle_template_takes(n_times <= 0 ? 0 : is_huge ? EAGLE_TEMPLATE_BYTES + 1 : (n_bytes + 1) * n_times);
 }
 
-// Counts one level of recursion while the object exists.
+// Counts one level of recursion while the object exists, and n_bytes.
 class eagle_template_level {
   public:
-    eagle_template_level() {
+    explicit eagle_template_level(int64_t n_bytes = 0) {
         if (eagle_template_rendering::counts().depth == EAGLE_TEMPLATE_DEPTH) {
             throw std::runtime_error("the chat template calls itself for ever, or is nested deeper than " +
                                      std::to_string(EAGLE_TEMPLATE_DEPTH) + " levels");
         }
-        eagle_template_takes(0);
+        eagle_template_takes(n_bytes);
         eagle_template_rendering::counts().depth++;
     }
     ~eagle_template_level() { eagle_template_rendering::counts().depth--; }
     eagle_template_level(const eagle_template_level &) = delete;
     eagle_template_level & operator=(const eagle_template_level &) = delete;
 };
+
+// Returns true for a list or an object of a template that is not empty.
+template <typename Value>
+bool eagle_has_items(const Value & value) {
+    return !value.val_arr.empty() || !value.val_obj.empty();
+}
+
+// Returns true if two lists or objects are equal. llama.cpp compares those without lists and objects in them only, and
+// templates compare messages.
+template <typename Value>
+bool eagle_same_items(const Value & a, const Value & b) {
+    const eagle_template_level level;
+    const auto is_same = [](const auto & x, const auto & y) { return *x == *y; };
+    const auto is_in_b = [&](const auto & item) {
+        return std::any_of(b.val_obj.begin(), b.val_obj.end(), [&](const auto & other) {
+            return is_same(item.first, other.first) && is_same(item.second, other.second);
+        });
+    };
+    return typeid(a) == typeid(b) && a.val_obj.size() == b.val_obj.size() &&
+           std::equal(a.val_arr.begin(), a.val_arr.end(), b.val_arr.begin(), b.val_arr.end(), is_same) &&
+           std::all_of(a.val_obj.begin(), a.val_obj.end(), is_in_b);
+}
 
 // Returns a number as Python writes it: the fewest digits that identify it, "1.0" with its decimal.
 inline std::string eagle_python_float(double value) {

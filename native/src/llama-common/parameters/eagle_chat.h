@@ -172,6 +172,11 @@ inline bool eagle_is_empty_answer(const common_json & message) {
            eagle_text_at(message, "reasoning_content").empty() && !eagle_has(message, "tool_calls");
 }
 
+// Returns true if the model continues a last answer. is_usual: it does so unless the request says otherwise.
+inline bool eagle_continues(const common_json & body, bool is_usual) {
+    return eagle_has(body, "continue_final_message") ? body.at("continue_final_message") != false : is_usual;
+}
+
 // Checks a request's messages and removes an empty last answer, which has nothing to continue. Invalidates references
 // into the body.
 inline void eagle_read_messages(common_json & body) {

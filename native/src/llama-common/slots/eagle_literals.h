@@ -49,14 +49,16 @@ class eagle_literals {
 
     static const llama_vocab * vocab() { return get().vocab; }
 
-    // Returns messages with placeholders in all texts, except a last answer, which the model continues.
-    static common_json hidden(const common_json & messages) {
+    // Returns messages with placeholders in all texts. continues: not in a last answer, the beginning of the model's
+    // own text.
+    static common_json hidden(const common_json & messages, bool continues) {
         if (!is_on()) {
             return messages;
         }
         common_json found = common_json::array();
         for (size_t i = 0; i < messages.size(); i++) {
-            const bool is_continued = i + 1 == messages.size() && messages.at(i).value("role", "") == "assistant";
+            const bool is_continued =
+                continues && i + 1 == messages.size() && messages.at(i).value("role", "") == "assistant";
             found.push_back(is_continued ? messages.at(i) : hidden_in(messages.at(i)));
         }
         return found;

@@ -11,8 +11,8 @@ inline bool & eagle_has_scores() {
     return value;
 }
 
-inline void eagle_loaded(const llama_context * ctx, const std::string & path, llama_load_mode mode) {
+inline void eagle_loaded(const llama_context * ctx, const common_params & params) {
     eagle_literals::load(llama_model_get_vocab(llama_get_model(ctx)));
-    eagle_model_files::remember(path, llama_get_model(ctx), mode);
+    eagle_model_files::remember(params, llama_get_model(ctx));
     eagle_has_scores() = llama_pooling_type(ctx) == LLAMA_POOLING_TYPE_RANK;
 }

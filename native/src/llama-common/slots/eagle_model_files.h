@@ -1,4 +1,6 @@
 // The model's files on disk. The weights are mapped from them, so a file that is overwritten in place changes the text.
+// A server that sleeps while it is idle reads its files again, but not the chat template, and drafts are not checked
+// again: it needs the files that it has started with.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,34 +13,51 @@
 #include <string>
 #include <vector>
 
+#include "common.h"
 #include "llama.h"
 
 class eagle_model_files {
   public:
-    // Remembers the state of a model's files, if the weights may be mapped. path: the first one.
-    static void remember(const std::string & path, const llama_model * model, llama_load_mode mode) {
+    // Remembers the state of the files that must not change.
+    static void remember(const common_params & params, const llama_model * model) {
         State & state = get();
         const std::lock_guard<std::mutex> lock(state.mutex);
+        const llama_load_mode mode = params.load_mode;
+        const bool is_copy =
+            mode == LLAMA_LOAD_MODE_NONE || mode == LLAMA_LOAD_MODE_MLOCK || mode == LLAMA_LOAD_MODE_DIRECT_IO;
         state.files.clear();
-        if (mode == LLAMA_LOAD_MODE_NONE || mode == LLAMA_LOAD_MODE_MLOCK || mode == LLAMA_LOAD_MODE_DIRECT_IO) {
-            return;  // they are a copy
+        state.is_read_again = params.sleep_idle_seconds >= 0;
+        std::vector<std::string> found;
+        if (!is_copy || state.is_read_again) {
+            found = names(params.model.path, model);
         }
-        for (const std::string & name : names(path, model)) {
+        if (state.is_read_again) {
+            add_others(params, found);
+        }
+        for (const std::string & name : found) {
             state.files.push_back({name, status_of(name), sample_of(name)});
         }
     }
 
-    // Returns the reason why the weights are no longer those that were loaded; empty if they are.
+    // Returns true if this server sleeps while it is idle.
+    static bool is_read_again() {
+        State & state = get();
+        const std::lock_guard<std::mutex> lock(state.mutex);
+        return state.is_read_again;
+    }
+
+    // Returns the reason why the files are no longer those that were loaded; empty if they are.
     static std::string change() {
         State & state = get();
         const std::lock_guard<std::mutex> lock(state.mutex);
         for (File & file : state.files) {
             const Status status = status_of(file.name);
-            if (status.inode != file.status.inode || status == file.status) {
+            if (status == file.status || (status.inode != file.status.inode && !state.is_read_again)) {
                 continue;  // a file in its place leaves the mapped one unchanged
             }
             if (status.size != file.status.size || sample_of(file.name) != file.sample) {
-                return "the model file " + file.name + " was overwritten while this server ran: start the server again";
+                return "the model file " + file.name + " was " + (state.is_read_again ? "replaced or " : "") +
+                       "overwritten while this server ran: start the server again";
             }
             file.status = status;
         }
@@ -64,11 +83,24 @@ class eagle_model_files {
     struct State {
         std::mutex mutex;
         std::vector<File> files;
+        bool is_read_again = false;
     };
 
     static State & get() {
         static State state;
         return state;
+    }
+
+    static void add_others(const common_params & params, std::vector<std::string> & found) {
+        if (!params.mmproj.path.empty()) {
+            found.push_back(params.mmproj.path);
+        }
+        for (const auto & adapter : params.lora_adapters) {
+            found.push_back(adapter.path);
+        }
+        for (const auto & vector : params.control_vectors) {
+            found.push_back(vector.fname);
+        }
     }
 
     static std::vector<std::string> names(const std::string & path, const llama_model * model) {
