@@ -66,9 +66,8 @@ static double nmse(const weights & w, const float * dequantized, const std::vect
 
 // ggml's kernel for one row may differ from that for four rows. It is the exact one for types without a kernel of ours.
 static void check_accuracy(ggml_backend_t backend, const weights & w, const weights & their_w, ggml_type type,
-                           const std::vector<float> & values, const std::vector<float> & x, const std::string & name) {
-    const int64_t cols = w.tensor->ne[0], rows = w.tensor->ne[1];
-    const std::vector<char> quantized = quantize(type, values.data(), rows, cols);
+                           const std::vector<float> & values, const std::vector<char> & quantized,
+                           const std::vector<float> & x, const std::string & name) {
     std::vector<float> plain(values.size());
     if (type == GGML_TYPE_F32) {
         plain = values;
@@ -111,13 +110,14 @@ static void check_type(ggml_backend_t backend, ggml_type type, layout l) {
                                  std::to_string(s.cols) + "x" + std::to_string(s.rows);
         const std::vector<float> values = random_floats((size_t) (s.cols * s.rows), 1);
         const std::vector<float> x = random_floats((size_t) (s.cols * MAX_ROWS), 2);
-        const weights w(type, s.cols, s.rows, values.data(), l);
+        const std::vector<char> quantized = quantize(type, values.data(), s.rows, s.cols);  // takes long
+        const weights w(type, s.cols, s.rows, quantized, l);
         if (!w.readable) {
             printf("%s: no such layout on this CPU\n", name.c_str());
             return;
         }
-        const weights theirs(type, s.cols, s.rows, values.data(), l == layout::wide ? layout::plain : l);
-        check_accuracy(backend, w, theirs, type, values, x, name);
+        const weights theirs(type, s.cols, s.rows, quantized, l == layout::wide ? layout::plain : l);
+        check_accuracy(backend, w, theirs, type, values, quantized, x, name);
         check_bits(backend, w, x, name);
     }
 }
@@ -242,8 +242,9 @@ static void check_ragged(ggml_backend_t backend) {
         for (int64_t cols : {1, 7, 33, 100}) {
             const std::vector<float> values = random_floats((size_t) cols * 5, 3),
                                      x = random_floats((size_t) cols * MAX_ROWS, 4);
-            const weights w(type, cols, 5, values.data(), layout::plain);
-            check_accuracy(backend, w, w, type, values, x,
+            const std::vector<char> quantized = quantize(type, values.data(), 5, cols);
+            const weights w(type, cols, 5, quantized, layout::plain);
+            check_accuracy(backend, w, w, type, values, quantized, x,
                            std::string(ggml_type_name(type)) + " ragged " + std::to_string(cols));
             check_bits(backend, w, x, std::string(ggml_type_name(type)) + " ragged " + std::to_string(cols));
         }

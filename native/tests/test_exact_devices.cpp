@@ -18,6 +18,7 @@
 #include "emulator.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
+#include "ggml-cpu.h"
 #include "ggml.h"
 #include "stand_in.h"
 
@@ -62,6 +63,26 @@ const std::vector<char> & random_weights(ggml_type type, int64_t columns, int64_
     return data;
 }
 
+constexpr int64_t HEADS = 4, KV_HEADS = 2;
+
+// Returns [D, n_kv + padding, KV_HEADS] with empty padding.
+const std::vector<char> & cells(ggml_type type, int64_t D, int64_t n_kv, int padding, uint32_t seed) {
+    static std::map<std::tuple<ggml_type, int64_t, int64_t, int, uint32_t>, std::vector<char>> made;
+    std::vector<char> & data = made[{type, D, n_kv, padding, seed}];
+    if (data.empty()) {
+        floats values;
+        for (int64_t h = 0; h < KV_HEADS; h++) {
+            const floats & head = random_floats(D * n_kv, seed + (uint32_t) h);
+            values.insert(values.end(), head.begin(), head.end());
+            values.resize(values.size() + D * padding, 0.0f);
+        }
+        const int64_t n_rows = (n_kv + padding) * KV_HEADS;
+        data.resize(ggml_row_size(type, D) * n_rows);
+        ggml_quantize_chunk(type, values.data(), data.data(), 0, n_rows, D, nullptr);
+    }
+    return data;
+}
+
 // One graph: declare inputs with their values, then call compute(). On CUDA it runs four times, so that the graph is
 // captured and replayed; the last result counts.
 struct graph {
@@ -80,6 +101,12 @@ struct graph {
     ggml_tensor * weights(ggml_type type, std::vector<int64_t> ne, uint32_t seed, float scale = 1.0f) {
         ggml_tensor * t = ggml_new_tensor(ctx.get(), type, (int) ne.size(), ne.data());
         inputs.emplace_back(t, random_weights(type, t->ne[0], ggml_nrows(t), seed, scale));
+        return t;
+    }
+
+    ggml_tensor * cache(ggml_type type, int64_t D, int64_t n_kv, int padding, uint32_t seed) {
+        ggml_tensor * t = ggml_new_tensor_3d(ctx.get(), type, D, n_kv + padding, KV_HEADS);
+        inputs.emplace_back(t, cells(type, D, n_kv, padding, seed));
         return t;
     }
 
@@ -172,8 +199,6 @@ struct attention {
     float softcap, max_bias;
 };
 
-constexpr int64_t HEADS = 4, KV_HEADS = 2;
-
 // Returns a mask [n_kv + padding, n]: token t attends to the positions before n_kv - 80 + t.
 floats causal(int64_t n_kv, int from, int n, int padding) {
     floats mask((n_kv + padding) * n, -INFINITY);
@@ -181,17 +206,6 @@ floats causal(int64_t n_kv, int from, int n, int padding) {
         std::fill_n(mask.begin() + t * (n_kv + padding), n_kv - 80 + from + t, 0.0f);
     }
     return mask;
-}
-
-// Returns [D, n_kv + padding, KV_HEADS] with empty padding.
-floats cache(int64_t D, int64_t n_kv, int padding, uint32_t seed) {
-    floats out;
-    for (int64_t h = 0; h < KV_HEADS; h++) {
-        const floats & head = random_floats(D * n_kv, seed + (uint32_t) h);
-        out.insert(out.end(), head.begin(), head.end());
-        out.resize(out.size() + D * padding, 0.0f);
-    }
-    return out;
 }
 
 example attend(attention a) {
@@ -203,8 +217,8 @@ example attend(attention a) {
                 const int64_t n_kv = a.n_kv + padding;
                 ggml_tensor * q = g.input(GGML_TYPE_F32, {a.D, n, HEADS},
                                           part(random_floats(a.D * TOKENS * HEADS, 1), a.D, HEADS, from, n));
-                ggml_tensor * k = g.input(a.type, {a.D, n_kv, KV_HEADS}, cache(a.D, a.n_kv, padding, 10));
-                ggml_tensor * v = g.input(a.type, {a.D, n_kv, KV_HEADS}, cache(a.D, a.n_kv, padding, 20));
+                ggml_tensor * k = g.cache(a.type, a.D, a.n_kv, padding, 10);
+                ggml_tensor * v = g.cache(a.type, a.D, a.n_kv, padding, 20);
                 ggml_tensor * mask = g.input(GGML_TYPE_F16, {n_kv, n}, causal(a.n_kv, from, n, padding));
                 ggml_tensor * out =
                     ggml_flash_attn_ext(g.ctx.get(), q, k, v, mask, 1.0f / sqrtf((float) a.D), a.max_bias, a.softcap);
@@ -224,8 +238,8 @@ example attend_by_products(int64_t n_kv) {
                 const int64_t all = n_kv + padding;
                 ggml_tensor * q = g.input(GGML_TYPE_F32, {D, n, HEADS},
                                           part(random_floats(D * TOKENS * HEADS, 1), D, HEADS, from, n));
-                ggml_tensor * k = g.input(GGML_TYPE_F16, {D, all, KV_HEADS}, cache(D, n_kv, padding, 10));
-                ggml_tensor * v = g.input(GGML_TYPE_F16, {D, all, KV_HEADS}, cache(D, n_kv, padding, 20));
+                ggml_tensor * k = g.cache(GGML_TYPE_F16, D, n_kv, padding, 10);
+                ggml_tensor * v = g.cache(GGML_TYPE_F16, D, n_kv, padding, 20);
                 ggml_tensor * mask = g.input(GGML_TYPE_F16, {all, n}, causal(n_kv, from, n, padding));
                 ggml_tensor * kq = ggml_soft_max_ext(g.ctx.get(), ggml_mul_mat(g.ctx.get(), k, q), mask, 0.125f, 0.0f);
                 ggml_tensor * vt = ggml_cont(g.ctx.get(), ggml_transpose(g.ctx.get(), v));
@@ -403,6 +417,7 @@ int main() {
     emulated_cuda_register();
     check(eagle_exact_set(EAGLE_EXACT_ON) == EAGLE_OK, "switching on");
     ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
+    ggml_backend_cpu_set_n_threads(cpu.get(), 2);  // more would wait for each other on a small machine
     constexpr bool emulated_only = emulator::WARP_SIZE != 32;
     if (!emulated_only) {
         test_device(cpu.get(), cpu.get(), examples(), WHOLE);

@@ -179,11 +179,12 @@ result run_reference(const shape & s, const floats & state, const std::vector<to
         for (int64_t h = 0; h < s.H; h++) {
             const float * k = t.k.data() + h % s.Hk * s.S;
             const float * q = t.q.data() + h % s.Hk * s.S;
+            const double decay = std::exp((double) t.g[h]);
             for (int64_t j = 0; j < s.S; j++) {
                 double * row = S.data() + (h * s.S + j) * s.S;
                 double dot = 0;
                 for (int64_t i = 0; i < s.S; i++) {
-                    row[i] *= std::exp((double) t.g[h]);
+                    row[i] *= decay;
                     dot += row[i] * k[i];
                 }
                 const double delta = (t.v[h * s.S + j] - dot) * t.beta[h];

@@ -29,60 +29,21 @@ struct Thread {
     ucontext_t context;
     std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
     jmp_buf jump;  // used after the first switch: switching contexts costs two system calls, a jump none
-    bool started;
+    bool started = false;
     State state;
     dim3 index;
-    float given;  // value passed to a shuffle
+    float given[2];  // values passed to shuffles, alternately
+    int n_shuffles;
 };
 
-std::vector<std::unique_ptr<Thread>> threads;  // reused by all launches
-int n_threads;
+std::vector<std::unique_ptr<Thread>> threads;  // reused by all blocks
+std::vector<int> order;                        // of the block's threads
+int n_left;                                    // threads of the order before its end is reached
+size_t position;
 Thread * running;
-jmp_buf scheduler;
+jmp_buf end_of_block;
 const std::function<void()> * body;
 std::mt19937 rng(1);
-
-void run_body() {
-    (*body)();
-    running->state = State::ENDED;
-    _longjmp(scheduler, 1);
-}
-
-void wait(State state) {
-    Thread * self = running;
-    self->state = state;
-    if (_setjmp(self->jump) == 0) {
-        _longjmp(scheduler, 1);
-    }
-}
-
-// Runs the thread until it waits or finishes.
-void resume(Thread & t) {
-    running = &t;
-    thread_index = t.index;
-    if (_setjmp(scheduler) != 0) {
-        return;
-    }
-    if (t.started) {
-        _longjmp(t.jump, 1);
-    }
-    t.started = true;
-    setcontext(&t.context);
-}
-
-void start(int i, dim3 block) {
-    if (i == (int) threads.size()) {
-        threads.push_back(std::make_unique<Thread>());
-    }
-    Thread & t = *threads[i];
-    t.state = State::READY;
-    t.started = false;
-    t.index = dim3(i % block.x, i / block.x % block.y, i / (block.x * block.y));
-    getcontext(&t.context);
-    t.context.uc_stack.ss_sp = t.stack.get();
-    t.context.uc_stack.ss_size = STACK_BYTES;
-    makecontext(&t.context, run_body, 0);
-}
 
 // Resumes threads [first, last) if all unfinished ones wait for the same event.
 void release(int first, int last, State state) {
@@ -99,10 +60,82 @@ void release(int first, int last, State state) {
 }
 
 void release_all() {
+    const int n_threads = (int) order.size();
     for (int i = 0; i < n_threads; i += WARP_SIZE) {
         release(i, std::min(i + WARP_SIZE, n_threads), State::IN_WARP);
     }
     release(0, n_threads, State::IN_BLOCK);
+}
+
+Thread * next_of_order() {
+    while (n_left > 0) {
+        n_left--;
+        Thread * t = threads[order[position]].get();
+        position = position + 1 < order.size() ? position + 1 : 0;
+        if (t->state == State::READY) {
+            return t;
+        }
+    }
+    return nullptr;
+}
+
+// Returns null if all threads have finished or wait for each other.
+Thread * next_ready() {
+    if (Thread * t = next_of_order()) {
+        return t;
+    }
+    release_all();
+    n_left = (int) order.size();
+    position = rng() % order.size();
+    if (rng() % 2 == 0) {
+        std::reverse(order.begin(), order.end());
+    }
+    return next_of_order();
+}
+
+// Runs the next thread, or returns to run_block.
+[[noreturn]] void run_next() {
+    running = next_ready();
+    if (running == nullptr) {
+        _longjmp(end_of_block, 1);
+    }
+    thread_index = running->index;
+    if (running->started) {
+        _longjmp(running->jump, 1);
+    }
+    running->started = true;
+    setcontext(&running->context);
+    abort();
+}
+
+void wait(State state) {
+    Thread * self = running;
+    self->state = state;
+    if (_setjmp(self->jump) == 0) {
+        run_next();
+    }
+}
+
+void run_body() {
+    while (true) {
+        (*body)();
+        wait(State::ENDED);  // until the next block
+    }
+}
+
+void start(int i, dim3 block) {
+    if (i == (int) threads.size()) {
+        threads.push_back(std::make_unique<Thread>());
+        Thread & t = *threads[i];
+        getcontext(&t.context);
+        t.context.uc_stack.ss_sp = t.stack.get();
+        t.context.uc_stack.ss_size = STACK_BYTES;
+        makecontext(&t.context, run_body, 0);
+    }
+    Thread & t = *threads[i];
+    t.state = State::READY;
+    t.n_shuffles = 0;
+    t.index = dim3(i % block.x, i / block.x % block.y, i / (block.x * block.y));
 }
 
 int thread_in_block() {
@@ -141,31 +174,17 @@ void count_requests_of_block() {
 
 // --- blocks -------------------------------------------------------------------------------------------------------
 
-// Returns false if no thread could run because they wait for each other.
-bool run_ready(const std::vector<int> & order) {
-    bool any = false;
-    for (const int i : order) {
-        if (threads[i]->state == State::READY) {
-            any = true;
-            resume(*threads[i]);
-        }
-    }
-    return any;
-}
-
 void run_block(dim3 block) {
-    n_threads = (int) (block.x * block.y * block.z);
-    std::vector<int> order(n_threads);
+    order.resize(block.x * block.y * block.z);
     std::iota(order.begin(), order.end(), 0);
     for (const int i : order) {
         start(i, block);
     }
-    while (true) {
-        std::shuffle(order.begin(), order.end(), rng);
-        if (!run_ready(order)) {
-            break;
-        }
-        release_all();
+    std::shuffle(order.begin(), order.end(), rng);
+    n_left = (int) order.size();
+    position = 0;
+    if (_setjmp(end_of_block) == 0) {
+        run_next();
     }
     const auto ended = [](int i) { return threads[i]->state == State::ENDED; };
     if (!std::all_of(order.begin(), order.end(), ended)) {
@@ -192,16 +211,13 @@ void launch(dim3 grid, dim3 block, const std::function<void()> & kernel) {
 
 void synchronize_block() {
     wait(State::IN_BLOCK);
-    thread_index = running->index;
 }
 
 float shuffle_xor(float value, int mask) {
-    running->given = value;
+    const int which = running->n_shuffles++ % 2;  // no thread passes a second value before all have read the first
+    running->given[which] = value;
     wait(State::IN_WARP);
-    const float other = threads[thread_in_block() ^ mask]->given;
-    wait(State::IN_WARP);  // no thread passes a new value before all have read this one
-    thread_index = running->index;
-    return other;
+    return threads[thread_in_block() ^ mask]->given[which];
 }
 
 void watch_writes(const void * begin, size_t n_bytes) {
