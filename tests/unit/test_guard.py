@@ -1,4 +1,4 @@
-"""One thread at a time, whatever instruction Ctrl-C comes at."""
+"""One thread at a time, whatever instruction Ctrl-C comes at; errors of callbacks stay in their thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from llama_eagle.native import callbacks
 from llama_eagle.native.closing import OneThread
 
 pytestmark = pytest.mark.skipif("sys.platform == 'win32'", reason="there is no timer of signals")
@@ -46,3 +47,21 @@ def test_ctrl_c_leaves_nothing_held(alarm: None) -> None:
         with one.entered():  # clears what this thread has left
             assert not is_free(one)
         assert is_free(one)
+
+
+def test_another_thread_does_not_raise_the_error_of_a_callback() -> None:
+    """Loading that its `on_progress` cancels does not end the generation of another instance."""
+    callbacks.note(LookupError("cancelled"))
+    other = threading.Thread(target=lambda: raised.append(_raises()))
+    raised: list[bool] = []
+    other.start()
+    other.join()
+    assert (raised, _raises(), _raises()) == ([False], True, False)
+
+
+def _raises() -> bool:
+    try:
+        callbacks.raise_noted()
+    except LookupError:
+        return True
+    return False

@@ -14,37 +14,31 @@ from typing import Any
 
 
 class _State:
-    error: BaseException | None = None
     is_interrupted = False  # Ctrl-C since the start of `held()`
 
 
 class _Own(threading.local):
-    error: BaseException | None = None  # of a callback that native code calls in the thread of the call
+    error: BaseException | None = None
 
 
-_own = _Own()
+_own = _Own()  # native code calls callbacks in the thread of its own call: other threads have errors of their own
 
 
 def note(error: BaseException) -> None:
     """Record an error inside a callback. The first one is kept."""
-    if _State.error is None:
-        _State.error = error
+    if _own.error is None:
+        _own.error = error
 
 
 def raise_noted() -> None:
-    """Raise the recorded error, if there is one."""
+    """Raise the error that was recorded in this thread, if there is one."""
     error, _own.error = _own.error, None
-    if error is None:
-        error, _State.error = _State.error, None
     if error is not None:
         raise error
 
 
 def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Return `function` for use as a callback: it records errors, and does nothing until a recorded error is raised.
-
-    Native code must call it in the thread that calls `raise_noted()`: other threads have errors of their own.
-    """
+    """Return `function` for use as a callback: it records errors, and does nothing until a recorded error is raised."""
 
     def call(*arguments: Any) -> None:
         if _own.error is not None:
@@ -52,7 +46,7 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(*arguments)
         except BaseException as error:
-            _own.error = error
+            note(error)
 
     return call
 
