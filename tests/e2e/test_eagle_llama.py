@@ -132,6 +132,8 @@ def test_stop_strings_in_the_middle_of_a_round(files: dict[str, Path]) -> None:
             text = "".join(p["choices"][0]["text"] for p in answer) if stream else answer["choices"][0]["text"]
             end = min((ALPHABET * 3).index(s, 3) for s in ([stop] if isinstance(stop, str) else stop))
             assert text == (ALPHABET * 3)[3:end]
+    for stop in ("", ["", "h"]):  # an empty one ends nothing
+        assert complete(llm, max_tokens=4, temperature=0, stop=stop)["text"] == "defg"
 
 
 def test_logprobs(plain: Any, drafting: Any) -> None:

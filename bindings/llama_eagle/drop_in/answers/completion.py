@@ -198,7 +198,8 @@ class Completion:
 
 
 def stop_texts(stop: Any) -> list[str]:
-    return [stop] if isinstance(stop, str) else list(stop or ())
+    """Return the texts that end an answer. Empty ones end none, as in llama.cpp's server."""
+    return [text for text in ([stop] if isinstance(stop, str) else stop or ()) if text]
 
 
 def _criteria(given: Any) -> Any:
