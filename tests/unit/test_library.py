@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,10 @@ def test_memory_estimate(tmp_path: Path) -> None:
     f16, q8_0 = 1, 8
     assert kv_bytes(header, 100, f16, f16) == 100 * 1 * (32 + 32) * 2  # one attention layer of four, one K/V head
     assert kv_bytes(header, 100, q8_0, q8_0) == 100 * (32 + 32) // 32 * 34
+    keys = {name.replace("qwen35.", "falcon-h1."): value for name, value in header.keys.items()}
+    del keys["falcon-h1.full_attention_interval"]
+    both = replace(header, keys={**keys, "general.architecture": "falcon-h1"})  # each block attends, and has a state
+    assert kv_bytes(both, 100, f16, f16) == 4 * kv_bytes(header, 100, f16, f16)
     available = available_bytes()
     assert available is not None and available > 2**20
     require_memory(header, 100, f16, f16)

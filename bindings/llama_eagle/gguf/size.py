@@ -12,6 +12,7 @@ from pathlib import Path
 
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import Header, quant_sizes
+from llama_eagle.gguf.recurrent import REPLAYED
 from llama_eagle.native.processor import linux
 
 F16 = 1
@@ -123,7 +124,7 @@ def _kv_heads(header: Header) -> list[int]:
     )
     per_layer = [header.number(name, 1, layer) for layer in range(n_layers)]
     recurrent = header.arch_key("attention.recurrent_layers")
-    interval = header.arch_key("full_attention_interval", 4 if header.arch_key("ssm.state_size") else 1)
+    interval = header.arch_key("full_attention_interval", 4 if header.architecture in REPLAYED else 1)
     if isinstance(recurrent, list):
         return [n for n, is_recurrent in zip(per_layer, recurrent, strict=False) if not is_recurrent]
     return [n for i, n in enumerate(per_layer) if (i + 1) % interval == 0]
