@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type
@@ -13,6 +12,7 @@ from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Planned
 from llama_eagle.convert.writer import GGUFOutput
+from llama_eagle.files import expand_home
 
 
 def write_general(
@@ -39,7 +39,7 @@ def publishable_name(checkpoint: Checkpoint) -> str:
 
     A snapshot in a hub cache (models--ORG--NAME/snapshots/COMMIT) has the name of its repository.
     """
-    source = Path(checkpoint.source).expanduser()
+    source = expand_home(checkpoint.source)
     if not source.exists():
         return checkpoint.source
     folder = source.absolute() if source.name not in ("", "..") else source.resolve()

@@ -20,7 +20,7 @@ from llama_eagle.convert.quantized import check_quantizer
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.writer import GGUFOutput, Progress
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
-from llama_eagle.files import refuse_sources
+from llama_eagle.files import expand_home, refuse_sources
 from llama_eagle.gguf.header import read_model
 
 
@@ -56,7 +56,7 @@ def convert_draft(
     check_quantizer(options.outtype)
     checkpoint = open_checkpoint(source)
     refuse_foreign(checkpoint)
-    path = Path(target).expanduser()
+    path = expand_home(target)
     files = [part.path for part in read_model(path)[1]] if path.is_file() else [path]
     refuse_sources(Path(output), [checkpoint.path, *files])
     goal = open_target(target, pre=options.pre, weights=options.share_head)

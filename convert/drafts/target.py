@@ -18,6 +18,7 @@ from llama_eagle.convert.source.storage import FLOAT_DTYPES
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError, InputError
+from llama_eagle.files import expand_home
 from llama_eagle.gguf.header import ARRAY, VALUE_TYPE_NAMES, ArrayRef, Header, read_model
 from llama_eagle.gguf.mtp import n_layers
 from llama_eagle.gguf.pairing import require_target
@@ -63,7 +64,7 @@ def open_target(source: str | Path, *, pre: str | None = None, weights: bool = F
 
     pre: llama.cpp's name of the pre-tokenizer, instead of the detected one. weights: head_rows will be called.
     """
-    path = Path(source).expanduser()
+    path = expand_home(source)
     if path.suffix == ".gguf" or path.is_file():
         return _from_gguf(path)
     return _from_checkpoint(open_checkpoint(source, weights=weights), pre)

@@ -167,3 +167,5 @@ def test_an_output_that_exists_is_kept(target: Path, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     with pytest.raises(UsageError, match="choose one of"):
         export_draft(folder, target, tmp_path / "out", "llama")
+    with pytest.raises(UsageError, match="the home folder is unknown"):
+        export_draft(folder, "~nobody-of-this-name/target.gguf", tmp_path / "out", "vllm")
