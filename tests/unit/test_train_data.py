@@ -34,6 +34,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
         ("latin.jsonl", b'{"text": "fine"}\n{"text": "na\xefve"}\n', ("latin.jsonl:2: not UTF-8",)),
         ("cut.jsonl", b'{"text": "fine"}\n{"text": ', ("cut.jsonl:2: not JSON",)),
         ("list.jsonl", b"[1]\n", ("list.jsonl:1: expected an object",)),
+        ("shares.json", b'[{"text": "x"}]', ("shares.json: not JSON lines", "jq -c '.[]' shares.json")),
         ("other.jsonl", b'{"prompt": "x"}\n', ("other.jsonl:1: neither messages nor text",)),
         ("blank.jsonl", b'{"text": "a"}\n{"text": ""}\n', ("blank.jsonl:2: empty",)),
         (
@@ -174,16 +175,16 @@ def test_lines_without_an_error_are_not_skipped(tmp_path: Path, record: dict[str
 
 def test_a_folder_gives_its_text_and_chat_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "b.md").write_text("second")
+    (tmp_path / "deep" / "b.MD").write_text("second")
     (tmp_path / "a.txt").write_text("first")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     write_jsonl(
-        tmp_path / "z.jsonl", {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+        tmp_path / "z.JSONL", {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
     )
     *texts, conversation = read_documents([tmp_path])
     assert [document.text for document in texts] == ["first", "second"]
     assert [message["role"] for message in conversation.messages] == ["user", "assistant"]
-    assert conversation.source.endswith("z.jsonl:1")
+    assert conversation.source.endswith("z.JSONL:1")
     (tmp_path / "bare").mkdir()
     for source in (tmp_path / "bare", tmp_path / "nowhere"):
         with pytest.raises(InputError, match=source.name):

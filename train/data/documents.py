@@ -43,8 +43,10 @@ class Document:
 def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
     """Read every document of the given files and folders, in order. Raises InputError for invalid data."""
     for path in _files(sources):
-        if path.suffix in CHAT_SUFFIXES:
+        if path.suffix.lower() in CHAT_SUFFIXES:
             yield from _read_lines(path)
+        elif path.suffix.lower() == ".json":  # as text, its brackets and keys would be learned
+            raise InputError(f"{path}: not JSON lines. Write one object a line: jq -c '.[]' {path.name} > data.jsonl")
         else:
             yield _text(_decode(path.read_bytes(), path), str(path), path.parent)
 
@@ -52,9 +54,10 @@ def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
 def _files(sources: Sequence[str | Path]) -> Iterator[Path]:
     for source in map(Path, sources):
         if source.is_dir():
-            found = [p for p in sorted(source.rglob("*")) if p.suffix in TEXT_SUFFIXES + CHAT_SUFFIXES and p.is_file()]
+            known = TEXT_SUFFIXES + CHAT_SUFFIXES
+            found = [p for p in sorted(source.rglob("*")) if p.suffix.lower() in known and p.is_file()]
             if not found:
-                raise InputError(f"{source}: no {', '.join(TEXT_SUFFIXES + CHAT_SUFFIXES)} file in it; name the files.")
+                raise InputError(f"{source}: no {', '.join(known)} file in it; name the files.")
             yield from found
         elif source.is_file():
             yield source
