@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import os
 import re
 import types
 import typing
@@ -42,6 +43,14 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) and not SURROGATE.search(value)
 
 
+def is_path(value: str | PathLike[str]) -> bool:
+    """Return True for text that the system takes as a path: it can be encoded, and has no null characters."""
+    try:
+        return b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+
+
 def _is_whole(value: Any) -> bool:
     return operator.index(value) is not None
 
@@ -62,7 +71,7 @@ FLAG = allowed(
     "true or false", lambda value: value is None or type(value).__name__.startswith("bool") or _is_whole(value)
 )
 TEXT = allowed(TEXT_WORDS, is_text)
-PATH = allowed("a path", lambda value: isinstance(value, str | PathLike))
+PATH = allowed("a path", lambda value: isinstance(value, str | PathLike) and is_path(value))
 CALLABLE = allowed("callable", callable)
 NAMED = {int: WHOLE, float: FINITE, bool: FLAG, str: TEXT}
 SURROGATE = re.compile("[\ud800-\udfff]")

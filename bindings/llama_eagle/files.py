@@ -20,6 +20,7 @@ from typing import Any
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 
 TEMPORARY = re.compile(r"\.(?P<output>.+)\.[0-9a-f]{8}\.tmp")
+UNUSABLE, UNUSABLE_TEXT = re.compile("[\0\ud800-\udfff]"), "a null character or a lone surrogate"
 BYTE_ORDER_MARK = "\ufeff"  # at the beginning of texts that Windows programs write
 MIN_AGE_S = 60.0  # of another output's temporary folder before it may be removed
 ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU")  # signals that end a process and can be caught
@@ -104,23 +105,24 @@ def read_json_or_yaml(path: Path) -> Any:
     text = read_text(path, "Correct the path.")
     try:
         found = (_yaml_loader() if path.suffix in (".yaml", ".yml") else json.loads)(text)
-        place = null_character(found)
+        place = unusable_text(found)
     except RecursionError:
         raise InputError(f"{path}: nested too deeply. Use fewer levels.") from None
     except ValueError as error:
         raise InputError(f"{path}: not valid: {' '.join(str(error).split())}") from None
     if place is not None:
-        raise InputError(f"{path}: {place or 'it'} contains a null character. Remove it.")
+        raise InputError(f"{path}: {place or 'it'} contains {UNUSABLE_TEXT}. Remove it.")
     return found
 
 
-def null_character(data: Any, place: str = "") -> str | None:
-    """Return the place of a null character in a value of settings, as keys joined by dots; None if there is none.
+def unusable_text(data: Any, place: str = "") -> str | None:
+    """Return the place of `UNUSABLE_TEXT` in a value of settings, as keys joined by dots; None if there is none.
 
-    Paths, addresses and keys must not contain one: functions of the operating system end the string there.
+    Paths, addresses and keys must not contain it: functions of the operating system end the string at a null character,
+    and a lone surrogate cannot be encoded.
     """
     if isinstance(data, str):
-        return place if "\0" in data else None
+        return place if UNUSABLE.search(data) else None
     pairs: Iterable[tuple[Any, Any]] = ()
     if isinstance(data, Mapping):
         pairs = data.items()
@@ -128,9 +130,9 @@ def null_character(data: Any, place: str = "") -> str | None:
         pairs = enumerate(data)
     for key, value in pairs:
         name = f"{place}.{key}" if place else f"{key}"
-        if "\0" in name:
+        if UNUSABLE.search(name):
             return place
-        if (found := null_character(value, name)) is not None:
+        if (found := unusable_text(value, name)) is not None:
             return found
     return None
 

@@ -112,7 +112,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"kv_overrides": 5}, {"chat_format": 5}, {"chat_handler": "x"}, {"tokenizer": 3}, {"pooling_type": "1"},
     {"n_draft_max": "4"}, {"p_min": "0"}, {"p_min": math.nan}, {"exact": "yes"}, {"draft_n_ctx": 1.5}, {"drafter": 5},
     {"draft": 5}, {"mmproj_path": 5}, {"checkpoint_mib": "1"}, {"on_progress": 5}, {"rpc_servers": 5},
-    {"lookup": "x"}, {"n_threads": [1]}, {"n_draft": 2.5}, {"draft_vocab": "x"},
+    {"lookup": "x"}, {"n_threads": [1]}, {"n_draft": 2.5}, {"draft_vocab": "x"}, {"lookup_cache": ""},
+    *({name: value} for name in ("model_path", "draft", "mmproj_path", "lora_path", "lookup_cache")
+      for value in ("a\0b", "\ud800", b"a")),
 ]  # fmt: skip
 
 
@@ -120,7 +122,7 @@ OPTIONS: list[dict[str, Any]] = [
 def test_options(files: dict[str, Path], given: dict[str, Any]) -> None:
     from llama_eagle import EagleLlama
 
-    assert_names(lambda: EagleLlama(files["target"], **given), next(iter(given)))
+    assert_names(lambda: EagleLlama(**{"model_path": files["target"], **given}), next(iter(given)))
 
 
 def changed(state: Any, **fields: Any) -> Any:

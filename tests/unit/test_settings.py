@@ -150,11 +150,12 @@ def test_own_defaults_that_are_missing(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ("c.json", '{"models": [{"model": "a\\u0000"}]}', "models.0.model contains a null character"),
         ("c.json", '{"api\\u0000": 1}', "it contains a null character"),
+        ("c.json", '{"draft": "\\ud800.gguf"}', "draft contains a null character or a lone surrogate"),
         ("c.yaml", 'models: [{model: "a\\0b"}]', "models.0.model contains a null character"),
         ("c.yaml", "models: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
         ("c.json", '{"models": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_files_of_the_server(name: str, text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)

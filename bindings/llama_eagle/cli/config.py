@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import ConfigError
-from llama_eagle.files import null_character
+from llama_eagle.files import UNUSABLE_TEXT, unusable_text
 
 VARIABLE = "LLAMA_EAGLE_CONFIG"
 
@@ -82,8 +82,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: nested too deeply. Use fewer levels.") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}. Correct it.") from None
-    if (place := null_character(found)) is not None:
-        raise ConfigError(f"{path}: {place or 'it'} contains a null character. Remove it.")
+    if (place := unusable_text(found)) is not None:
+        raise ConfigError(f"{path}: {place or 'it'} contains {UNUSABLE_TEXT}. Remove it.")
     return found
 
 

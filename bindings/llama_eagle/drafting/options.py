@@ -255,6 +255,8 @@ class DraftingOptions:
         """Turn the look-up on. Raises `UsageError` where it is turned off, `InputError` for a pipe or device."""
         if self.draft == NONE or self.lookup is False or self.drafter is not None:
             raise UsageError("lookup_cache needs prompt look-up, which is turned off. Leave one out.")
+        if self.lookup_cache == "":
+            raise UsageError("lookup_cache is empty. Name a file.")
         refuse_special(Path(self.lookup_cache or ""))
         object.__setattr__(self, "lookup", True)
 

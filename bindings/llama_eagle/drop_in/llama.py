@@ -34,6 +34,7 @@ from llama_eagle.drop_in.completions import Completions  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
 from llama_eagle.drop_in.options import (  # noqa: E402
+    PARENT_TYPES,
     check_arguments,
     choose,
     load_options,
@@ -90,6 +91,7 @@ class EagleLlama(Completions, Closing):
 
     def _load(self, model_path: str | PathLike[str], arguments: dict[str, Any]) -> None:
         self._stack = contextlib.ExitStack()  # from here on close() works, even if the constructor fails
+        PARENT_TYPES.check({"model_path": model_path})
         given, parent = split_arguments(arguments)
         self._choice = choose(fspath(model_path), given, parent)
         self._options = self._choice.options
