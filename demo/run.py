@@ -38,7 +38,7 @@ TYPES = ("q8_0", "q4_k_m")
 STEPS, PADDED_STEPS = 3 * len(TYPES), 3  # reported steps: a conversion and two comparisons per type
 N_TOKENS = 256  # per answer
 N_DRAFT = 4
-N_PROMPTS = 10  # per category of HELD_OUT
+N_PROMPTS = 4  # per category of HELD_OUT
 PADDED_MB, PAIR_MB = Disk(880, 2540), Disk(18, 30)
 PADDED_TOKENS, PADDED_PROMPTS = 96, 3  # for the padded pair, which is a hundred times as slow
 
