@@ -64,12 +64,18 @@ function(eagle_unite target pattern)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
 endfunction()
 
-# Compiles files of a target with -O1, in half the time: they read files, check, or build a graph once or for a picture.
+# Compiles files of a target with -O1, in half the time: they read or send data, check, or build a graph once or for a
+# picture.
 function(eagle_compile_fast target)
     list(TRANSFORM ARGN PREPEND ${LLAMA_CPP_DIR}/)
     set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
 endfunction()
 
+eagle_compile_fast(ggml-base ggml/src/ggml-backend-meta.cpp ggml/src/ggml-opt.cpp ggml/src/gguf.cpp)
+if (GGML_RPC)
+    eagle_compile_fast(ggml-rpc ggml/src/ggml-rpc/ggml-rpc.cpp)
+    eagle_compile_fast(ggml-rpc-server tools/rpc/rpc-server.cpp)
+endif()
 eagle_compile_fast(llama src/llama-model.cpp src/llama-model-loader.cpp src/llama-model-saver.cpp src/llama-arch.cpp)
 if (TARGET mtmd)
     eagle_unite(mtmd "models/.*[.]cpp$")
@@ -83,7 +89,7 @@ if (LLAMA_EAGLE_SERVER)
     eagle_unite(server-context "server-(mcp|queue|stream|tools)[.]cpp$")
 
     # Requests, templates and HTTP: -O1 compiles in half the time. Sampling reads a whole vocabulary for each token.
-    foreach (target cpp-httplib llama-common server-context llama-server-impl)
+    foreach (target cpp-httplib llama-common server-context llama-server-impl llama-imatrix)
         target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
     endforeach()
     set_property(SOURCE ${LLAMA_CPP_DIR}/common/sampling.cpp TARGET_DIRECTORY llama-common
