@@ -63,6 +63,38 @@ def test_serve(servers: tuple[Served, Served]) -> None:
     assert answers[0]["usage"] == answers[1]["usage"] and answers[0]["choices"] == answers[1]["choices"]
 
 
+def test_a_last_answer(servers: tuple[Served, Served], target: Path) -> None:
+    """Control tokens are parsed in one that the model continues, on every API, and are text in a finished one."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": TEXT}]
+    bodies: list[tuple[str, dict[str, Any], int]] = [
+        ("/v1/chat/completions", {"messages": turns}, 0),
+        (
+            "/v1/chat/completions",
+            {"messages": turns, "continue_final_message": True, "add_generation_prompt": False},
+            0,
+        ),
+        ("/v1/messages", {"messages": turns}, 0),
+        ("/v1/responses", {"input": turns}, 0),
+        ("/v1/chat/completions", {"messages": turns, "continue_final_message": False}, MORE),
+        ("/v1/messages", {"messages": turns, "continue_final_message": False}, MORE),
+        ("/v1/responses", {"input": turns, "continue_final_message": False}, MORE),
+    ]
+    for path, body, n_more in bodies:
+        counts = []
+        for server in servers:
+            status, answer = server.post(path, {**body, "max_tokens": 1})
+            assert status == 200, answer
+            names = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
+            counts.append(sum(answer["usage"].get(name, 0) for name in names))
+        assert counts[1] - counts[0] == n_more, (path, body)
+    found = []
+    for parsed in (True, False):
+        with EagleLlama(target, draft="none", n_ctx=512, n_threads=1, verbose=False, parse_special=parsed) as llm:
+            llm.create_chat_completion(messages=turns, max_tokens=1)  # type: ignore[arg-type]
+            found.append(len(llm._prompt))
+    assert found[1] - found[0] == MORE
+
+
 def texts_of_tools(text: str) -> dict[str, dict[str, Any]]:
     """By API: a request with `text` in a tool's descriptions, and in the arguments and the result of a call."""
     schema = {"type": "object", "properties": {"city": {"type": "string", "description": text}}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,15 +121,49 @@ def test_pieces_make_up_the_whole(speaking: tuple[Served, tuple[str, ...]]) -> N
             assert "".join((whole[0] + whole[1]).split()) == "".join(said.split())  # also the beginning of a call
 
 
+def assert_same_message(server: Served, body: Answer) -> None:
+    """Compare whole and streamed blocks of Anthropic's API; truncated arguments are completed in the whole."""
+    given = {**body, "stop_sequences": body["stop"]}
+    del given["stop"]
+    whole, pieces = (messages(server, given, stream) for stream in (False, True))
+    assert [kind for kind, _ in whole] == [kind for kind, _ in pieces]
+    for (kind, value), (_, text) in zip(whole, pieces, strict=True):
+        if kind != "tool_use":
+            assert value == text
+        elif value:  # as far as the pieces go
+            assert json.dumps(value)[1:-3].replace(" ", "").rstrip('"') in text.replace(" ", "")
+
+
 def test_pieces_make_up_the_whole_message(speaking: tuple[Served, tuple[str, ...]]) -> None:
     server, says = speaking
     for body in cuts(says):
-        given = {**body, "stop_sequences": body["stop"]}
-        del given["stop"]
-        whole, pieces = (messages(server, given, stream) for stream in (False, True))
-        assert [kind for kind, _ in whole] == [kind for kind, _ in pieces]
-        for (kind, value), (_, text) in zip(whole, pieces, strict=True):
-            if kind != "tool_use":
-                assert value == text
-            elif value:  # as far as the pieces go
-                assert json.dumps(value)[1:-3].replace(" ", "").rstrip('"') in text.replace(" ", "")
+        assert_same_message(server, body)
+
+
+BEGUN = {  # by template: the beginning of an answer, and what the model adds to it
+    "Qwen-Qwen2.5-7B-Instruct": (
+        "Well. <tool_call>\n",
+        ('{"name": ', '"weather", ', '"arguments": {', '"city": "Par', 'is"', "}}\n", "</tool_call>"),
+    ),
+    "Qwen3.5-4B": (
+        "<think>\nHm.\n</think>\n\n<tool_call>\n<function=weather>\n<parameter=city>\n",
+        ("Par", "is", "\n</parameter>", "\n</function>\n", "</tool_call>"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BEGUN)
+def test_calls_that_a_request_has_begun_are_whole(tmp_path: Path, name: str) -> None:
+    """An answer is the continuation of a text, but a call is sent from its beginning."""
+    begun, says = BEGUN[name]
+    with serve_template(tmp_path, name, says) as server:
+        for body in cuts(says):
+            body["messages"] = [*body["messages"], {"role": "assistant", "content": begun}]
+            whole = chat(server, body, False)
+            assert chat(server, body, True) == whole, body
+            assert begun not in whole[1]
+            assert responses(server, body, True) == responses(server, body, False)
+            assert_same_message(server, body)
+        body["stop"] = []
+        ((function, arguments),) = chat(server, body, True)[2]
+        assert (function, json.loads(arguments)) == ("weather", {"city": "Paris"})

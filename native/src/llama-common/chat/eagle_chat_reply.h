@@ -26,6 +26,32 @@ inline common_chat_msg eagle_unparsed_reply(const std::string & text, bool is_pa
     return message;
 }
 
+// Makes the text of a reply its content if its parser has read nothing of it, such as the head of a call that was cut.
+// sent: the message of the pieces before, which contains what the request has begun.
+inline void eagle_keep_unread(const std::string & text, const common_chat_msg & sent, common_chat_msg & message,
+                              const common_chat_parser_params & params) {
+    if (text.empty() || !message.tool_calls.empty()) {
+        return;
+    }
+    const bool is_begun = params.is_continuation && !params.echo;
+    const common_chat_msg begun = is_begun ? common_chat_parse("", true, params) : common_chat_msg();
+    const auto is_begun_alone = [&](const common_chat_msg & found) {
+        return found.content == begun.content && found.reasoning_content == begun.reasoning_content;
+    };
+    if (is_begun_alone(sent) && is_begun_alone(message)) {
+        message.role = "assistant";
+        message.content += text;
+    }
+}
+
+// Returns the message of the pieces before without the calls that a request has begun: an answer has them whole.
+inline common_chat_msg & eagle_sent(common_chat_msg & message, bool has_calls) {
+    if (!has_calls) {
+        message.tool_calls.clear();
+    }
+    return message;
+}
+
 // Keeps the content that was already sent, because a streamed part cannot be changed.
 inline void eagle_keep_sent(const common_chat_msg & sent, common_chat_msg & message) {
     const bool lost_reasoning = message.reasoning_content.empty() && !sent.reasoning_content.empty();
