@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf.header import read_header
-from llama_eagle.gguf.size import DraftContext, available_bytes, draft_bytes, kv_bytes, require_memory
+from llama_eagle.gguf.size import DraftContext, Slots, available_bytes, draft_bytes, kv_bytes, require_memory
 from llama_eagle.native import build, programs
 from llama_eagle.native.build import library_folder
 from llama_eagle.serving import process
@@ -105,6 +105,15 @@ def test_memory_estimate(tmp_path: Path) -> None:
     del keys["falcon-h1.full_attention_interval"]
     both = replace(header, keys={**keys, "general.architecture": "falcon-h1"})  # each block attends, and has a state
     assert kv_bytes(both, 100, f16, f16) == 4 * kv_bytes(header, 100, f16, f16)
+    windows = {"gemma3.attention.sliding_window": 16, "gemma3.attention.sliding_window_pattern": 2}
+    keys = {name.replace("falcon-h1.", "gemma3."): value for name, value in keys.items()} | windows
+    every_second = replace(header, keys={**keys, "general.architecture": "gemma3"})
+    assert kv_bytes(every_second, 100, f16, f16) == 4 * 100 * (32 + 32) * 2
+    assert kv_bytes(every_second, 100, f16, f16, Slots(2, 8)) == 2 * (100 + 2 * (16 + 8)) * (32 + 32) * 2
+    del every_second.keys["gemma3.attention.sliding_window_pattern"]  # then every sixth layer has no window
+    assert kv_bytes(every_second, 100, f16, f16, Slots(2, 8)) == 4 * 2 * (16 + 8) * (32 + 32) * 2
+    every_second.keys["gemma3.attention.shared_kv_layers"] = 3
+    assert kv_bytes(every_second, 100, f16, f16, Slots(2, 8)) == 2 * (16 + 8) * (32 + 32) * 2
     available = available_bytes()
     assert available is not None and available > 2**20
     require_memory(header, 100, f16, f16)

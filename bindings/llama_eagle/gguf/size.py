@@ -17,6 +17,10 @@ from llama_eagle.native.processor import linux
 
 F16 = 1
 OVERHEAD = 1 << 30  # bytes of address space for graphs, threads and their heaps, most of them never used
+# Every n-th layer has no sliding window, if the file has no pattern (load_swa_pattern in llama.cpp's src/models).
+WINDOWED = {
+    "cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "olmo2": 4, "smallthinker": 4,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,28 @@ class DraftContext:
     n_seq: int = 1
 
 
-def require_memory(header: Header, n_ctx: int, type_k: int, type_v: int, draft: DraftContext | None = None) -> None:
-    """Raise `EnvironmentFailure` if the K and V caches of `n_ctx` tokens and of the draft exceed the free memory."""
+@dataclass(frozen=True)
+class Slots:
+    """Slots of llama-server. In a layer with a sliding window, each keeps the window and one batch."""
+
+    n: int
+    n_ubatch: int
+
+
+def require_memory(
+    header: Header,
+    n_ctx: int,
+    type_k: int,
+    type_v: int,
+    draft: DraftContext | None = None,
+    slots: Slots | None = None,
+) -> None:
+    """Raise `EnvironmentFailure` if the K and V caches of `n_ctx` tokens and of the draft exceed the free memory.
+
+    slots: as in `kv_bytes`.
+    """
     of_draft = draft_bytes(header, draft, n_ctx) if draft is not None else 0
-    needed, available = kv_bytes(header, n_ctx, type_k, type_v) + of_draft, available_bytes()
+    needed, available = kv_bytes(header, n_ctx, type_k, type_v, slots) + of_draft, available_bytes()
     if available is not None and needed > available:
         share = f" with {of_draft / 2**30:.1f} GiB for the draft" if of_draft else ""
         remedy = "a smaller n_ctx, draft_n_ctx or cache type" if of_draft else "a smaller n_ctx or cache type"
@@ -77,17 +99,25 @@ def free_addresses() -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit - used
 
 
-def kv_bytes(header: Header, n_ctx: int, type_k: int, type_v: int) -> int:
-    """Return the bytes of the K and V caches. Recurrent layers have none."""
+def kv_bytes(header: Header, n_ctx: int, type_k: int, type_v: int, slots: Slots | None = None) -> int:
+    """Return the bytes of the K and V caches. Recurrent layers and those that read another layer's have none.
+
+    slots: None if layers with a sliding window keep all tokens, as in sessions.
+    """
     heads = header.arch_key("attention.head_count", 1)
     n_heads = max(heads) if isinstance(heads, list) else int(heads)
     head_size = int(header.arch_key("embedding_length", 0)) // max(n_heads, 1)
+    n_windowed = n_ctx
+    if slots is not None:
+        n_windowed = slots.n * min(n_ctx // slots.n, header.number("attention.sliding_window") + slots.n_ubatch)
     sizes = quant_sizes()
     total = 0
-    for n_heads_kv in _kv_heads(header):
+    for n_heads_kv, is_windowed in _kv_layers(header):
         for key, kind in (("attention.key_length", type_k), ("attention.value_length", type_v)):
             block, block_bytes = sizes[kind]
-            total += n_ctx * n_heads_kv * int(header.arch_key(key, head_size)) * block_bytes // block
+            size = header.arch_key(key, head_size)
+            size = header.arch_key(f"{key}_swa", size) if is_windowed else size
+            total += (n_windowed if is_windowed else n_ctx) * n_heads_kv * int(size) * block_bytes // block
     return total
 
 
@@ -116,18 +146,27 @@ def available_bytes() -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _kv_heads(header: Header) -> list[int]:
-    """Return the number of heads for each layer with keys and values."""
-    n_layers = int(header.arch_key("block_count", 0))
+def _kv_layers(header: Header) -> list[tuple[int, bool]]:
+    """Return the number of heads and whether there is a sliding window, for each layer with keys and values."""
+    n_layers = int(header.arch_key("block_count", 0)) - header.number("attention.shared_kv_layers")
     name = (
         "attention.head_count_kv" if header.arch_key("attention.head_count_kv") is not None else "attention.head_count"
     )
-    per_layer = [header.number(name, 1, layer) for layer in range(n_layers)]
+    per_layer = [(header.number(name, 1, layer), _is_windowed(header, layer)) for layer in range(n_layers)]
     recurrent = header.arch_key("attention.recurrent_layers")
     interval = header.arch_key("full_attention_interval", 4 if header.architecture in REPLAYED else 1)
     if isinstance(recurrent, list):
-        return [n for n, is_recurrent in zip(per_layer, recurrent, strict=False) if not is_recurrent]
-    return [n for i, n in enumerate(per_layer) if (i + 1) % interval == 0]
+        return [layer for layer, is_recurrent in zip(per_layer, recurrent, strict=False) if not is_recurrent]
+    return [layer for i, layer in enumerate(per_layer) if (i + 1) % interval == 0]
+
+
+def _is_windowed(header: Header, layer: int) -> bool:
+    if not header.number("attention.sliding_window"):
+        return False
+    pattern = header.arch_key("attention.sliding_window_pattern", WINDOWED.get(header.architecture))
+    if isinstance(pattern, list):
+        return layer < len(pattern) and bool(pattern[layer])
+    return type(pattern) is int and (pattern < 1 or (layer + 1) % pattern != 0)
 
 
 def _meminfo() -> int | None:

@@ -16,7 +16,7 @@ from llama_eagle.errors import EagleError, UsageError, refuse
 from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_KINDS, read_draft, require_models
-from llama_eagle.gguf.size import DraftContext, require_memory
+from llama_eagle.gguf.size import DraftContext, Slots, require_memory
 from llama_eagle.gguf.validate import small
 from llama_eagle.gguf.validate.assistant import ASSISTANT
 from llama_eagle.native.build import build_info
@@ -150,7 +150,9 @@ def check(options: ServerOptions) -> Checked:
     if options.load.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
         memory = DraftContext(draft, choice.options.draft_n_ctx, options.parallel) if draft is not None else None
-        require_memory(target, found.n_ctx, *types, memory)
+        keeps_all = "--swa-full" in map(normalized, options.extra)
+        slots = None if keeps_all else Slots(options.parallel, options.context.n_ubatch)
+        require_memory(target, found.n_ctx, *types, memory, slots)
     return found
 
 
