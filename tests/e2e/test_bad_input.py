@@ -231,6 +231,21 @@ def test_check(models: Path) -> None:
     assert_one_line_error(llama_eagle("check", models / "truncated.gguf"), INPUT, "truncated")
 
 
+DRAFTERS_TO_CHECK = {
+    "mtp": (INPUT, "has no MTP head"),
+    "lookup": (USAGE, "lookup has no file to check. Give the file of a draft, mtp, or the target alone"),
+    "auto": (USAGE, "auto has no file to check"),
+    "none.gguf": (INPUT, "none.gguf: no such file. Give the path of a .gguf file.\n"),
+    "owner/name": (INPUT, "llama-eagle convert owner/name -o draft.gguf --target TARGET.gguf"),
+}
+
+
+def test_check_of_drafters_by_name(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, (code, part) in DRAFTERS_TO_CHECK.items():
+        assert cli.run(["check", str(models / "target.gguf"), name]) == code
+        assert part in capsys.readouterr().err
+
+
 def test_convert(tmp_path: Path) -> None:
     outcome = llama_eagle("convert", tmp_path, "-o", tmp_path / "model.gguf", "--revision", "main")
     assert_one_line_error(outcome, USAGE, "--revision does not apply to a folder")

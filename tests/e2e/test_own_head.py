@@ -129,6 +129,8 @@ def test_the_command_says_what_drafts(folder: Path) -> None:
 
 
 def test_a_head_that_is_not_there(folder: Path) -> None:
+    checked = llama_eagle("check", folder / "whole.gguf", "mtp")
+    assert checked.code == 0 and "its MTP head reads, per drafted token" in checked.stdout
     outcome = llama_eagle("generate", "-m", folder / "bare/model.gguf", "--draft", "mtp", "-p", "a")
     assert_one_line_error(outcome, 3, "no MTP head")
     with pytest.raises(ValueError, match="draft_vocab trims the head of a draft model"):

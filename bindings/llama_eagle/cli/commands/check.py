@@ -11,7 +11,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.options import GpuLayers, Json, Threads
-from llama_eagle.errors import CHECK_FAILED, EnvironmentFailure, UsageError
+from llama_eagle.errors import CHECK_FAILED, EnvironmentFailure, InputError, UsageError
 from llama_eagle.sessions.options import MTP
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ def check(
         Path, typer.Argument(metavar="TARGET.gguf", help="GGUF model to check, or the target of DRAFT.gguf.")
     ],
     draft: Annotated[
-        Path | None, typer.Argument(metavar="DRAFT.gguf", help="Draft model whose fit to the target is checked.")
+        Path | None,
+        typer.Argument(
+            metavar="DRAFT.gguf", help="Draft model whose fit to the target is checked, or mtp: the target's own head."
+        ),
     ] = None,
     exact: Annotated[
         bool,
@@ -66,6 +69,7 @@ def check(
 
     if text is not None and not exact:
         raise UsageError("--text is the text for --exact. Add --exact, or leave it out.")
+    draft = _draft_file(target, draft)
     report = check_models(target, draft)
     problems = [(f.file or draft, f.message) for f in report.findings if f.level == "error"]
     exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
@@ -95,6 +99,25 @@ def check(
         console.data("\n".join([*lines, *([acceptance["summary"]] if acceptance is not None else [])]))
     if problems:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _draft_file(target: Path, draft: Path | None) -> Path | None:
+    """Return the file of the draft to check; None for the target's own head, which is checked with the target.
+
+    Raises `UsageError` for other drafters without a file, `InputError` for a head or file that does not exist.
+    """
+    from llama_eagle.drafting.options import AUTO, LOOKUP, NONE, DraftingOptions
+    from llama_eagle.drafting.resolve import resolve
+    from llama_eagle.gguf.header import GIVE_PATH, HUB_ID, NO_FILE
+
+    if str(draft) in (AUTO, LOOKUP, NONE):
+        raise UsageError(f"{draft} has no file to check. Give the file of a draft, mtp, or the target alone.")
+    if str(draft) == MTP:
+        resolve(target, DraftingOptions(draft=MTP))
+        return None
+    if draft is not None and not (HUB_ID.fullmatch(str(draft)) or draft.exists()):
+        raise InputError(f"{draft}: {NO_FILE} {GIVE_PATH}")
+    return draft
 
 
 def _sound(target: Path, draft: Path | None, report: CheckReport, exactness: dict[str, Any] | None) -> list[str]:
