@@ -24,7 +24,11 @@ REPAIRS = ("0001-amx-tile-config-barrier.patch",)  # without it a gcc 12 build c
 TOOLS = ("llama-speculative-simple", "llama-bench", "mtp-rounds")
 SERVER = "llama-server"
 LOOKUPS = ("ngram-simple", "ngram-mod", "ngram-cache")  # llama.cpp's drafters without a model
-MODEL_DRAFTS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}  # by architecture; other models: draft-simple
+MODEL_DRAFTS = {  # by architecture; other models: draft-simple
+    "eagle3": "draft-eagle3",
+    "dflash": "draft-dflash",
+    "gemma4-assistant": "draft-mtp",
+}
 
 
 class PeerFailure(EnvironmentFailure):

@@ -1,7 +1,7 @@
 """Both engines with less memory bandwidth per core than this machine has, as desktops and laptops have it.
 
     python bench/studies/memory_wall.py FOLDER [--limits 12.5 25 none 6] [--type q8_0 q4_k_m] [--drafter eagle3 mtp]
-        [--shape 0.8b | --model TARGET.gguf [--draft DRAFT.gguf]] [--lengths 2 4 8] [--isa avx2|native]
+        [--shape 0.8b [--small 0.8b] | --model TARGET.gguf [--draft DRAFT.gguf]] [--lengths 2 4 8] [--isa avx2|native]
         [--seconds 230] [--json]
 
 Decoding reads all weights once per pass, so a pass takes the longer of two times: bytes over bandwidth, operations over
@@ -9,6 +9,10 @@ cores. Two cores of a server have the bandwidth of a whole desktop. Two cores wi
 cores with 50 GB/s, two with 20 that of four with 40: paced.py builds both engines so that each node of a graph waits
 for its bytes. The ratios of speeds are then those of the larger computer if loads overlap all arithmetic, barriers of
 more threads cost nothing, and no cache keeps weights between passes.
+
+Drafters of a shape: eagle3, mtp, dflash (--accept: of the first place of a block), small (another shape, --small).
+assistant needs --shape e2b, Gemma 4's E2B with random weights. There, the times of rounds are measured, and the speeds
+are computed from them, for an acceptance rate of --accept at each position.
 
 A cell is one bandwidth, model, drafter and side. FOLDER keeps the builds, synthetic models and each measurement;
 a call measures what is missing and prints what is there. With --again it measures everything and keeps the faster
@@ -30,6 +34,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from assistant_pair import assistant_pair
 from llama_eagle.bench.costs import step_costs
 from llama_eagle.bench.measurement import Measurement
 from llama_eagle.bench.ours import Job, Ours, loaded
@@ -39,10 +44,15 @@ from llama_eagle.diagnosis import memory_bandwidth
 from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE
 from llama_eagle.files import cache_dir
 from llama_eagle.sessions.options import MTP
+from llama_eagle.synthetic.blocks import BLOCK_SIZE
+from llama_eagle.synthetic.cycle import word
 from llama_eagle.synthetic.ggufs import PairFolder
 from paced import ISA, build_ours, build_upstream
+from small_pair import small_pair
 
-EAGLE3, SMALL = "eagle3", "small"  # draft models: with the target's states, and a small model of the same family
+EAGLE3, DFLASH, SMALL, ASSISTANT = "eagle3", "dflash", "small", "assistant"  # draft models
+E2B = "e2b"  # shape of the assistant's target
+PEER_NAMES = {ASSISTANT: "gemma4-assistant"}  # architectures, where they have other names
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 PEER_LENGTHS = (1, 2, 3, 4, 6, 8)
 N_PLAIN = 64  # tokens: the speed of plain decoding does not depend on the text
@@ -52,7 +62,7 @@ WARM_UP = 16
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Measurements that one process makes. limit: GB/s, 0: none. draft: file, only of a model given by file."""
+    """Measurements that one process makes. limit: GB/s, 0: none. draft: file, or a small model's shape."""
 
     limit: float
     model: str  # shape, or path of a GGUF
@@ -74,7 +84,8 @@ class Cell:
             return [*LOOKUPS] if self.is_upstream else [AUTO]
         if self.is_upstream:
             return [*map(str, args.peer_lengths)]
-        return [*map(str, args.lengths), AUTO, *([STEPS] if args.steps else [])]
+        automatic = [AUTO] if self.drafter != ASSISTANT else []  # which would stop to draft
+        return [*map(str, args.lengths), *automatic, *([STEPS] if args.steps else [])]
 
     @property
     def title(self) -> str:
@@ -83,7 +94,8 @@ class Cell:
     @property
     def name(self) -> str:
         side = "llama.cpp" if self.is_upstream else "ours"
-        parts = (self.limit or "none", self.title, self.outtype, self.drafter, self.draft_type, side)
+        small = self.draft if self.outtype else ""
+        parts = (self.limit or "none", self.title, self.outtype, self.drafter, small, self.draft_type, side)
         return "-".join(str(part) for part in parts if part != "")
 
 
@@ -119,12 +131,26 @@ def job_of(cell: Cell, folder: Path) -> Job:
         text = next(p for p in read_prompts([LOOKUP]) if "edit" in p.category).turns[0]
         draft = Path(cell.draft) if cell.draft else None
         return Job(Path(cell.model), draft, text, cell.n, cell.threads, is_chat=True, **drafting)
-    pairs = PairFolder(folder, cell.model, fresh=False)
+    target, draft = files_of(cell, folder)
     if cell.drafter == MTP:
-        target = pairs.mtp(cell.accept, cell.outtype).target
-        return Job(target, None, " A B C", cell.n, cell.threads, draft_vocab=cell.rows, **drafting)
-    files = pairs.files(cell.accept, cell.outtype, cell.draft_type or "q8_0")
-    return Job(files.target, files.draft, " A B C", cell.n, cell.threads, **drafting)
+        drafting["draft_vocab"] = cell.rows
+    n_words = 2 * BLOCK_SIZE if cell.drafter == DFLASH else 3  # its draft copies a word that is a block away
+    text = "".join(f" {word(rank)}" for rank in range(n_words))
+    return Job(target, draft, text, cell.n, cell.threads, **drafting)
+
+
+def files_of(cell: Cell, folder: Path) -> tuple[Path, Path | None]:
+    """Return target and draft of a shape. Plain decoding takes the target that another drafter has made."""
+    if cell.model == E2B:
+        return assistant_pair(folder / E2B, cell.outtype)
+    if cell.draft:
+        return small_pair(folder / SMALL, cell.model, cell.draft, cell.accept, cell.outtype, cell.draft_type)
+    pairs = PairFolder(folder / cell.model, cell.model, fresh=False)
+    if cell.drafter == MTP:
+        return pairs.mtp(cell.accept, cell.outtype).target, None
+    make = pairs.blocks if cell.drafter == DFLASH else pairs.files
+    files = make(cell.accept, cell.outtype, cell.draft_type or "q8_0")
+    return files.target, files.draft
 
 
 def measure_ours(cell: Cell, job: Job, keys: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -138,7 +164,15 @@ def measure_ours(cell: Cell, job: Job, keys: list[str]) -> Iterator[tuple[str, d
                 yield key, dataclasses.asdict(_measure(ours, N_PLAIN, Ours.plain))
             else:
                 length = key if key == AUTO else int(key)
-                yield key, dataclasses.asdict(ours.speculate(length))
+                yield key, result(cell, key, ours.speculate(length))
+
+
+def result(cell: Cell, key: str, measured: Measurement) -> dict[str, Any]:
+    """Return the measurement; an assistant's speed is that of its round times at the acceptance rate of the cell."""
+    found = dataclasses.asdict(measured)
+    if cell.drafter == ASSISTANT:
+        found["tps"] = sum(cell.accept**i for i in range(int(key) + 1)) / measured.round_ms * 1e3
+    return found
 
 
 def _measure(ours: Ours, n: int, run: Callable[[Ours], Measurement]) -> Measurement:
@@ -162,7 +196,8 @@ def measure_upstream(cell: Cell, job: Job, keys: list[str], peer: Peer) -> Itera
             elif cell.drafter == LOOKUP:
                 yield key, dataclasses.asdict(peer.look_up(work, text, key))
             else:
-                yield key, dataclasses.asdict(peer.speculate(work, job.draft, text, int(key), cell.drafter))
+                drafted = peer.speculate(work, job.draft, text, int(key), PEER_NAMES.get(cell.drafter, cell.drafter))
+                yield key, result(cell, key, drafted)
         except PeerFailure as failure:
             yield key, {"tps": None, "failure": str(failure)}
 
@@ -189,8 +224,7 @@ def measure(cell: Cell, args: argparse.Namespace, store: Store, end: float) -> N
         return
     lib = build_ours(args.folder, args.isa)
     peer = build_upstream(args.folder, args.isa).folder if cell.is_upstream else ""
-    pairs = args.pairs / cell.model if cell.outtype else args.pairs
-    given = {"cell": dataclasses.asdict(cell), "keys": missing, "pairs": str(pairs), "peer": str(peer)}
+    given = {"cell": dataclasses.asdict(cell), "keys": missing, "pairs": str(args.pairs), "peer": str(peer)}
     environment = {**os.environ, "LLAMA_EAGLE_LIB_PATH": str(lib), "PACE_GBS": str(cell.limit)}
     command = [sys.executable, __file__, "--cell", json.dumps(given)]
     last = time.monotonic()
@@ -214,11 +248,15 @@ def cells_of(args: argparse.Namespace) -> list[Cell]:
     for limit in args.limits:
         for outtype in [""] if args.model else args.type:
             model = str(args.model.resolve()) if args.model else args.shape
-            cell = Cell(limit, model, outtype, NONE, accept=args.accept, n=args.n, threads=args.threads)
+            cell = Cell(limit, model, outtype, NONE, n=args.n, threads=args.threads)
             for drafter in (NONE, *args.drafter):
-                draft = str(args.draft.resolve()) if args.draft and drafter in (EAGLE3, SMALL) else ""
-                draft_type = args.draft_type if drafter == EAGLE3 and outtype else ""
+                draft = str(args.draft.resolve()) if args.draft and drafter not in (NONE, MTP, LOOKUP) else ""
+                if SMALL in args.drafter and outtype and drafter in (NONE, SMALL):
+                    draft = args.small  # of plain decoding, too, because its words have other ids
+                draft_type = args.draft_type if outtype and (draft or drafter in (EAGLE3, DFLASH)) else ""
+                accept = args.accept if draft or drafter != NONE else cell.accept
                 mine = dataclasses.replace(cell, drafter=drafter, draft=draft, draft_type=draft_type, rows=args.rows)
+                mine = dataclasses.replace(mine, accept=accept)
                 cells += [mine, dataclasses.replace(mine, is_upstream=True)]
     return [cell for cell in cells if args.side in ("both", "llama.cpp" if cell.is_upstream else "ours")]
 
@@ -276,14 +314,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="folder of the builds, synthetic models and results")
     parser.add_argument("--limits", type=limit, nargs="+", default=[12.5, 25.0, 0.0, 6.0], help="GB/s, or none")
     parser.add_argument("--isa", choices=ISA, default="avx2")
-    parser.add_argument("--shape", default="0.8b", help="synthetic shape: 0.8b, 2b, 4b (default: 0.8b)")
+    parser.add_argument("--shape", default="0.8b", help="synthetic shape: 0.8b, 2b, 4b, 9b, e2b (default: 0.8b)")
+    parser.add_argument("--small", default="0.8b", help="shape of the small model (default: 0.8b)")
     parser.add_argument("--type", nargs="+", default=["q8_0", "q4_k_m"], help="types of the synthetic target")
-    parser.add_argument("--draft-type", default="q4_k_m", help="type of the synthetic EAGLE-3 draft (default: q4_k_m)")
+    parser.add_argument("--draft-type", default="q4_k_m", help="type of the synthetic draft (default: q4_k_m)")
     parser.add_argument("--accept", type=float, default=0.7, help="acceptance rate of synthetic drafts (default: 0.7)")
     parser.add_argument("--rows", type=int, default=DRAFT_VOCAB, help="rows of the MTP head, 0: all")
     parser.add_argument("--model", type=Path, help="a real target instead of --shape")
     parser.add_argument("--draft", type=Path, help="draft of --model, of the kind that --drafter names")
-    parser.add_argument("--drafter", nargs="*", choices=(EAGLE3, SMALL, MTP, LOOKUP), default=[EAGLE3, MTP])
+    parser.add_argument(
+        "--drafter", nargs="*", choices=(EAGLE3, DFLASH, SMALL, MTP, ASSISTANT, LOOKUP), default=[EAGLE3, MTP]
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="our fixed draft lengths")
     parser.add_argument("--peer-lengths", type=int, nargs="+", default=PEER_LENGTHS, help="llama.cpp's draft lengths")
     parser.add_argument("--steps", action="store_true", help="also measure the cost of rows and of the draft's steps")
