@@ -10,6 +10,7 @@ import numpy as np
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import CONTROL, TokenizerData
 from llama_eagle.errors import EnvironmentFailure, InputError
+from llama_eagle.files import refuse_special
 
 KEY = "llama_eagle.draft_vocab"
 MAX_TOKENS = 1 << 16  # far more rows than are useful
@@ -53,7 +54,8 @@ def _encoder(checkpoint: Checkpoint, tokenizer: TokenizerData) -> Any:
 
 
 def require_text(text: Path) -> None:
-    """Raise `InputError` for a file that cannot be read or begins with something else than UTF-8 text."""
+    """Raise `InputError` for a file that cannot be read twice or begins with something else than UTF-8 text."""
+    refuse_special(text)
     next(_parts(text), None)
 
 

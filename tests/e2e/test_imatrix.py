@@ -143,11 +143,13 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     model, text, out = converted("qwen35", folder), folder / "text.txt", tmp_path / "out.gguf"
     empty, draft = tmp_path / "empty.txt", write_draft(tmp_path / "draft.gguf")
     empty.write_text(" \n")
+    os.mkfifo(pipe := tmp_path / "pipe.txt")
     cases = [
         (3, ("-m", model, "-f", text, "-c", 2048), "chunks of 2048 tokens need 4096. Give a longer text"),
         (3, ("-m", model, "-f", text, "-c", CHUNK, "--from-chunk", 100), "too few tokens after the chunks"),
         (3, ("-m", model, "-f", empty), "holds no text"),
         (3, ("-m", model, "-f", tmp_path / "none.txt"), "cannot be read"),
+        (3, ("-m", model, "-f", pipe), "not a regular file"),
         (3, ("-m", model, "-f", text, "--in-file", model), "not an importance matrix"),
         (3, ("-m", draft, "-f", text), "draft"),
         (3, ("-m", tmp_path / "none.gguf", "-f", text), "no such file"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import gguf
 import pytest
 from fixtures.targets import HYBRID, make_target
 from llama_eagle.cli import run
+from llama_eagle.convert.calibration import require_text
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConversionError, InputError, UsageError
 from transformers import PreTrainedTokenizerFast
@@ -122,6 +124,12 @@ def test_texts_that_cannot_be_counted(content: bytes | None, message: str, folde
     with pytest.raises(InputError, match=message):
         convert_target(folder, tmp_path / "out.gguf", TargetOptions(calibration=tmp_path / "text.txt"))
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_pipe_is_refused_because_the_text_is_read_twice(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="not a regular file"):
+        require_text(tmp_path / "pipe")
 
 
 @pytest.mark.native

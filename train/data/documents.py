@@ -11,6 +11,7 @@ from typing import Any
 
 from llama_eagle import console
 from llama_eagle.errors import InputError
+from llama_eagle.files import refuse_special
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py")
 CHAT_SUFFIXES = (".jsonl", ".ndjson")
@@ -62,6 +63,7 @@ def _files(sources: Sequence[str | Path]) -> Iterator[Path]:
         elif source.is_file():
             yield source
         else:
+            refuse_special(source)
             raise InputError(f"{source}: no such file or folder.")
 
 

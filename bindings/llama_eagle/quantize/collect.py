@@ -13,7 +13,7 @@ from pathlib import Path
 
 from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError, refuse
-from llama_eagle.files import refuse_sources, temporary_next_to
+from llama_eagle.files import refuse_sources, refuse_special, temporary_next_to
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.mtp import has_head, is_head_alone
 from llama_eagle.gguf.pairing import require_models
@@ -157,6 +157,8 @@ def _check(files: list[Header], text: Path | None, options: CollectOptions) -> N
         read_imatrix(path)
     if text is None and not options.earlier:
         raise UsageError("give a text with --file, or matrices with --in-file.")
+    if text is not None:
+        refuse_special(text)  # it is read twice
     try:
         if text is not None and not text.read_bytes().strip():
             raise InputError(f"{text}: holds no text. Give another file.")
