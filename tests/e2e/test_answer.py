@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.command import Outcome, llama_eagle, start
 from fixtures.tiny_gguf import write_draft, write_target
 
 pytestmark = pytest.mark.native
@@ -24,18 +21,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(write_target(tmp_path_factory.mktemp("target") / "target.gguf"))
 
 
-def command(prompts: Path, target: Path, out: Path, *more: object) -> list[str]:
-    base = ["answer", prompts, "-m", target, "-o", out, "-c", 256, "-t", 1, "-n", 4, "--temp", 0]
-    return [sys.executable, "-m", "llama_eagle", *map(str, [*base, *more])]
+def command(prompts: Path, target: Path, out: Path, *more: object) -> list[object]:
+    return ["answer", prompts, "-m", target, "-o", out, "-c", 256, "-t", 1, "-n", 4, "--temp", 0, *more]
 
 
-def answer(
-    prompts: Path, target: Path, out: Path, *more: object, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(prompts, target, out, *more), capture_output=True, text=True, timeout=120,
-        env={**os.environ, **environment},
-    )  # fmt: skip
+def answer(prompts: Path, target: Path, out: Path, *more: object, **environment: str) -> Outcome:
+    return llama_eagle(*command(prompts, target, out, *more), **environment)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -53,7 +44,7 @@ def test_texts_and_errors_in_order(target: Path, tmp_path: Path) -> None:
     for parallel in (1, 4):
         out = tmp_path / f"{parallel}.jsonl"
         done = answer(prompts, target, out, "--raw", "--parallel", parallel, "--json")
-        assert done.returncode == 5, done.stderr
+        assert done.code == 5, done.stderr
         assert json.loads(done.stdout)["errors"] == 1
         first, second, third, fourth = lines(out)
         assert (first["id"], first["text"], second["text"], fourth["text"]) == (7, "abcdefg", "hijklmn", "klmnopq")
@@ -67,7 +58,7 @@ def test_the_end_of_a_drafts_context_is_reported_once(target: Path, tmp_path: Pa
     prompts, draft = write(tmp_path / "p.jsonl", "a" * 40, "b" * 40), write_draft(tmp_path / "draft.gguf")
     done = answer(prompts, target, tmp_path / "out.jsonl", "--raw", "-d", draft, "--draft-ctx-size", 16, "--n-draft", 2)
     notice = "the text is longer than the draft's context: it drafts from the last 16 tokens"
-    assert (done.returncode, done.stderr) == (0, f"warning: {notice}.\n")
+    assert (done.code, done.stderr) == (0, f"warning: {notice}.\n")
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -92,7 +83,7 @@ def test_a_proxy_is_not_used(target: Path, tmp_path: Path) -> None:
         names = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), f"http://127.0.0.1:{proxy.server_port}")
         done = answer(prompts, target, out, "--raw", **names, no_proxy="", NO_PROXY="")
         proxy.shutdown()
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert [record["text"] for record in lines(out)] == ["abcdefg"]
 
 
@@ -100,7 +91,7 @@ def test_chats_keep_their_messages(target: Path, tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "abc"}]
     out = tmp_path / "out.jsonl"
     done = answer(write(tmp_path / "p.jsonl", {"messages": chat}, "hij"), target, out)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     for record, given in zip(lines(out), (chat, [{"role": "user", "content": "hij"}]), strict=True):
         assert record["messages"][:-1] == given and record["messages"][-1]["role"] == "assistant"
 
@@ -108,11 +99,11 @@ def test_chats_keep_their_messages(target: Path, tmp_path: Path) -> None:
 def test_a_killed_run_continues(target: Path, tmp_path: Path) -> None:
     prompts = write(tmp_path / "p.jsonl", *[chr(97 + n % 20) * 3 for n in range(400)])
     out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
-    running = subprocess.Popen(command(prompts, target, out, "--raw", "-n", 64))
+    running = start(command(prompts, target, out, "--raw", "-n", 64), (0, 1, 2))
     while not part.exists() or part.read_text().count("\n") < 5:
         assert running.poll() is None
         time.sleep(0.01)
-    os.kill(running.pid, signal.SIGKILL)
+    running.kill()
     running.wait()
     kept = part.read_text().splitlines()[1:]
     assert not out.exists() and 4 <= len(kept) < 400
@@ -122,10 +113,10 @@ def test_a_killed_run_continues(target: Path, tmp_path: Path) -> None:
         part.read_text().replace(kept[0], json.dumps({**marked, "answer": {**marked["answer"], "kept": 1}}))
     )
     other = answer(prompts, target, out, "--raw", "-n", 63)
-    assert other.returncode == 2 and "other prompts or settings" in other.stderr
+    assert other.code == 2 and "other prompts or settings" in other.stderr
     n_earlier = part.read_text().count("\n") - 1
     done = answer(prompts, target, out, "--raw", "-n", 64, "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     found = lines(out)
     report = json.loads(done.stdout)
     assert (report["prompts"], report["earlier"]) == (400 - n_earlier, n_earlier)
@@ -133,7 +124,7 @@ def test_a_killed_run_continues(target: Path, tmp_path: Path) -> None:
     assert [record["prompt"] for record in found] == [json.loads(line) for line in prompts.read_text().splitlines()]
     assert [n for n, record in enumerate(found) if "kept" in record] == [marked["number"]]
     again = answer(prompts, target, out, "--raw", "-n", 64)
-    assert again.returncode == 2 and "--overwrite" in again.stderr
+    assert again.code == 2 and "--overwrite" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -155,26 +146,26 @@ def test_faulty_files_are_refused_before_work(target: Path, tmp_path: Path, cont
     prompts, out = tmp_path / "p.jsonl", tmp_path / "out.jsonl"
     prompts.write_text(content)
     done = answer(prompts, target, out)
-    assert done.returncode == 3 and reason in " ".join(done.stderr.split())
+    assert done.code == 3 and reason in " ".join(done.stderr.split())
     assert list(tmp_path.iterdir()) == [prompts]
 
 
 def test_messages_need_a_template(target: Path, tmp_path: Path) -> None:
     prompts = write(tmp_path / "p.jsonl", {"messages": [{"role": "user", "content": "abc"}]})
     done = answer(prompts, target, tmp_path / "out.jsonl", "--raw")
-    assert done.returncode == 3 and "Use `prompt` instead" in " ".join(done.stderr.split())
+    assert done.code == 3 and "Use `prompt` instead" in " ".join(done.stderr.split())
 
 
 def test_drafting_options_have_an_effect_or_are_refused(target: Path, tmp_path: Path) -> None:
     prompts = write(tmp_path / "p.jsonl", "abc")
     done = answer(prompts, target, tmp_path / "out.jsonl", "--draft-sampling", "rejection")
-    assert done.returncode == 2 and "--draft-sampling" in done.stderr
+    assert done.code == 2 and "--draft-sampling" in done.stderr
     done = answer(prompts, target, tmp_path / "out.jsonl", "--raw", "-d", "none", "--n-draft", 4)
-    assert done.returncode == 0 and "a draft length of 4 has no effect" in " ".join(done.stderr.split())
+    assert done.code == 0 and "a draft length of 4 has no effect" in " ".join(done.stderr.split())
 
 
 def test_a_text_a_line(target: Path, tmp_path: Path) -> None:
     prompts, out = tmp_path / "p.txt", tmp_path / "out.jsonl"
     prompts.write_text("abc\n\nhij\n")
-    assert answer(prompts, target, out, "--raw").returncode == 0
+    assert answer(prompts, target, out, "--raw").code == 0
     assert [record["text"] for record in lines(out)] == ["abcdefg", "hijklmn"]
