@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError, InputError
 from llama_eagle.files import expand_home
-from llama_eagle.gguf.header import ARRAY, VALUE_TYPE_NAMES, ArrayRef, Header, read_model
+from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.mtp import n_layers
 from llama_eagle.gguf.pairing import require_target
 from llama_eagle.gguf.tensors import read_rows
@@ -93,12 +92,9 @@ def _from_gguf(path: Path) -> Target:
 
 def _copy_tokenizer(header: Header, out: GGUFOutput) -> None:
     """Copy the tokenizer's keys of any kind; arrays byte by byte."""
-    for name, value in header.keys.items():
+    for name in header.keys:
         if name.startswith("tokenizer."):
-            if isinstance(value, ArrayRef):
-                out.keys[name] = struct.pack("<IIQ", ARRAY, value.type_id, value.count) + header.raw_array(value)
-            else:
-                out.key(name, value, VALUE_TYPE_NAMES[header.key_types[name]])
+            out.copy_key(header, name)
 
 
 def _gguf_rows(parts: list[Header], ids: np.ndarray) -> np.ndarray:
