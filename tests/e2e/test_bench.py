@@ -1,21 +1,26 @@
-"""`llama-eagle bench`: what it reports, its figures' arithmetic, and llama.cpp's own driver on our files."""
+"""`llama-eagle bench`: its figures' arithmetic, its jobs, what it refuses, and llama.cpp's driver as it is run."""
 
 from __future__ import annotations
 
-import subprocess
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
-from llama_eagle.bench import peer
-from llama_eagle.bench.costs import MOST_ROWS, decode_bytes
+from llama_eagle import console
+from llama_eagle.bench import peer, report
+from llama_eagle.bench.costs import decode_bytes
 from llama_eagle.bench.measurement import Measurement, middle
 from llama_eagle.bench.peer import Peer, PeerJob
 from llama_eagle.bench.run import PeerRuns
+from llama_eagle.cli.commands.bench import Pair, Runs, _jobs
+from llama_eagle.drafting.options import DRAFT_VOCAB
+from llama_eagle.generation.stats import NATIVE_PHASES, Statistics
 from llama_eagle.gguf.header import Header, TensorInfo
-from llama_eagle.synthetic.cycle import Cycle
-from llama_eagle.synthetic.shapes import SHAPES
+from llama_eagle.synthetic.ggufs import PairFolder
 
+ROOT = Path(__file__).parents[2]
 RECORDED = """
 0.02.043.897 I decoded  120 tokens in    4.000 seconds, speed:   30.000 t/s
 0.02.043.915 I n_drafted = 160
@@ -30,15 +35,52 @@ def test_middle_is_the_median_of_each_field() -> None:
     assert middle(runs) == Measurement(5.0, 0.5, 2.0, 10.0, 8.0, 5.0, 0.2)
 
 
+def test_figures_of_our_rounds() -> None:
+    spent = {**dict.fromkeys(NATIVE_PHASES, 0.0), "verify": 60.0, "draft": 20.0}
+    counted = Statistics(rounds=4, n_drafted=8, n_accepted=6, n_emitted=10, ms=spent)
+    assert Measurement.of_rounds(counted, 9, 100.0) == Measurement(90.0, 0.75, 2.5, 25.0, 15.0, 5.0, pytest.approx(0.2))
+
+
 def test_figures_of_the_peer(tmp_path: Path) -> None:
+    """The arguments of llama.cpp's driver, the room of its context among them, and the figures in its log."""
     tool = tmp_path / "llama-speculative-simple"
-    tool.write_text(f"#!/bin/sh\ncat >&2 <<'END'{RECORDED}END\n")
+    tool.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/arguments\ncat >&2 <<'END'{RECORDED}END\n")
     tool.chmod(0o755)
     job = PeerJob(tmp_path / "t.gguf", n=120, threads=1)
     measured = Peer(tmp_path, "commit").speculate(job, tmp_path / "d.gguf", "text", 4)
     assert measured == Measurement(
         tps=30.0, accept_rate=0.5, mean_emitted=3.0, round_ms=100.0, verify_ms=75.0, draft_ms=25.0
     )
+    assert f" -n 120 --temp 0 -c {4 + 120 + 512} " in (tmp_path / "arguments").read_text()
+
+
+def test_the_peer_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source is repaired; the second call finds the tools and starts no cmake, which only writes them here."""
+    monkeypatch.setattr(peer, "NATIVE", ROOT / "native")
+    source = {"ggml/CMakeLists.txt": [""]}
+    for name in peer.REPAIRS:
+        for part in peer._upstream_module().parse(ROOT / "native/patches" / name)[1]:
+            lines = source[part.path] = [""] * 1000
+            for hunk in part.hunks:
+                lines[hunk.start : hunk.start + len(hunk.old)] = hunk.old
+    for path, lines in source.items():
+        (tmp_path / "source" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / path).write_text("\n".join(lines))
+    cmake, built = tmp_path / "bin/cmake", tmp_path / "peer/build"
+    cmake.parent.mkdir()
+    cmake.write_text(f'#!/bin/sh\necho "$@"\nmkdir -p {built}/bin\ntouch {built}/bin/tool\n')
+    cmake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{cmake.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("LLAMA_CPP_SOURCE_DIR", str(tmp_path / "source"))
+    for _ in range(2):
+        assert peer.build_peer(tools=["tool"], folder=tmp_path / "peer").folder == built / "bin"
+        cmake.unlink(missing_ok=True)
+    configured, compiled = (tmp_path / "peer/build.log").read_text().splitlines()
+    assert f"-B {built} " in configured and compiled.endswith("--target tool")
+    repaired = [
+        path for path, lines in source.items() if (tmp_path / "peer/source" / path).read_text().split("\n") != lines
+    ]
+    assert repaired == ["ggml/src/ggml-cpu/amx/mmq.cpp"]
 
 
 ABORTED = """0.01.006 E llama_init_from_model: failed to initialize the context
@@ -107,63 +149,72 @@ def test_types_are_checked_before_the_pair_is_made(tmp_path: Path, option: str) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.native
-def test_report(tmp_path: Path) -> None:
-    plot = tmp_path / "speed.png"
-    options = ("--synthetic", "tiny", "-n", 40, "-t", 1, "--repetitions", 1, "--accept", "0.7,0.9")
-    outcome = llama_eagle(
-        "bench",
-        *options,
-        "--n-draft",
-        "2,auto",
-        "--draft-type",
-        "q4_0",
-        "--chat",
-        50,
-        "--plot",
-        plot,
-        "--json",
-        LLAMA_EAGLE_CACHE=str(tmp_path),
-    )
-    assert outcome.code == 0, outcome
-    report = outcome.json
-    assert [run["accept"] for run in report["by_accept"]] == [0.7, 0.9]
-    assert (report["type"], report["draft_type"]) == ("q8_0", "q4_0")
-    assert [row["n_draft"] for row in report["ours"]] == [2, "auto"]
-    runs = [*report["ours"], report["lookup"]]
-    assert report["best_over_plain"] == pytest.approx(max(r["tps"] for r in runs) / report["plain_tps"])
-    assert (report["upstream"], report["best_over_upstream"]) == ([], None)
-    (costs,) = report["steps"]
-    assert costs["depth"] == 64
-    assert len(costs["verify_ms"]) == MOST_ROWS
-    assert costs["verify_over_decode"][4] == pytest.approx(costs["verify_ms"][4] / costs["decode_ms"])
-    assert report["prompts"] == []
-    assert report["hardware"]["cores"] >= 1
-    for row in report["ours"]:
-        assert row["draft_ms"] + row["verify_ms"] <= row["round_ms"]
-        assert 0 <= row["python_share"] < 1
-    assert report["sampled"]["over_greedy"] > 0
-    (row,) = (row for row in report["ours"] if row["n_draft"] == report["chat"]["n_draft"])  # the fastest length
-    assert 1 < report["chat"]["mean_emitted"] <= MOST_ROWS
-    if row["n_draft"] != "auto":  # whose lengths follow measured times
-        assert report["chat"]["mean_emitted"] == pytest.approx(row["mean_emitted"], rel=0.2)
-    assert 0 < report["chat"]["python_share"] < 1
-    assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+ROW = {"tps": 30.0, "accept_rate": 0.5, "mean_emitted": 2.5, "round_ms": 40.0, "verify_ms": 30.0, "draft_ms": 5.5}
+RESULT: dict[str, Any] = {
+    "model": "synthetic tiny", "type": "q8_0", "n_generated": 40, "threads": 2, "accept": 0.7, "drafter": "mtp",
+    "draft_vocab": 512, "plain_tps": 20.0, "upstream_plain_tps": 10.0,
+    "ours": [{"n_draft": 2, "python_share": 0.125, **ROW}], "upstream": [{"n_draft": 3, "python_share": None, **ROW}],
+    "lookup": {"n_draft": "auto", "python_share": 0.25, **ROW},
+    "upstream_lookup": [{"n_draft": "ngram-mod", "python_share": None, **ROW}],
+    "sampled": {"n_draft": 2, "python_share": 0.5, "over_greedy": 0.875, **ROW}, "chat": None,
+    "steps": [{"depth": 64, "decode_ms": 50.0, "draft_ms": None, "verify_ms": [55.0, 75.0]}],
+    "prompts": [{"n": 700, "plain_tps": 80.0, "draft_tps": 76.0, "draft_over_plain": 0.95, "upstream_tps": 60.0}],
+    "best_over_plain": 1.5, "best_over_upstream": 3.0,
+    "memory": {"decode_bytes": 1.5e9, "read_rate": 39e9, "read_rate_of_one": 20e9},
+}  # fmt: skip
 
 
-@pytest.mark.native
-def test_steps_and_prompts_in_a_quantized_memory(tmp_path: Path) -> None:
-    options = ("--synthetic", "tiny", "-n", 8, "-t", 1, "--repetitions", 1, "--n-draft", 2)
-    what = ("--depths", "200,32", "--prompts", "40,700", "--cache-type-k", "q8_0", "--cache-type-v", "q8_0")
-    report = llama_eagle("bench", *options, *what, "--json", LLAMA_EAGLE_CACHE=str(tmp_path)).json
-    assert [costs["depth"] for costs in report["steps"]] == [32, 200]
-    assert [costs["n"] for costs in report["prompts"]] == [40, 700]
-    for costs in report["prompts"]:
-        assert costs["draft_over_plain"] == pytest.approx(costs["draft_tps"] / costs["plain_tps"])
-        assert costs["upstream_tps"] is None
-    text = llama_eagle("bench", *options, *what, LLAMA_EAGLE_CACHE=str(tmp_path))
-    assert text.code == 0, text
-    assert all(len(line) <= 80 for line in text.stdout.splitlines())
+def test_tables_and_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    for table in report.tables(RESULT):
+        console.table(table)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    cells = ["30.00", "1.50", "0.500", "2.50", "40.0", "30.0", "5.5"]
+    for row in (
+        ["ours", "plain", "20.00", "1.00"], ["upstream", "plain", "10.00", "0.50"], ["ours", "2", *cells, "12.5%"],
+        ["upstream", "3", *cells], ["look-up", "auto", *cells, "25.0%"], ["upstream", "mod", *cells],
+        ["sampled", "2", *cells, "50.0%"], ["64", "50.0", "55.0", "75.0"], ["1.00", "1.10", "1.50"],
+        ["700", "80", "76", "0.950", "60"],
+    ):  # fmt: skip
+        assert row in rows, rows
+    assert report.summary(RESULT).splitlines()[::3] == [
+        "best over plain          1.50",
+        "a decode reads           1500 MB at 30.0 GB/s: memory limits it",
+    ]
+    assert report.summary(RESULT).endswith("all threads read 39.0 GB/s, one 20.0")
+    slow = {**RESULT["memory"], "read_rate": 40.0e9}
+    assert "30.0 GB/s: computation" in report.summary({**RESULT, "memory": slow, "best_over_upstream": None})
+    titles = [str(report.tables({**RESULT, **given})[0].title) for given in ({}, {"accept": None, "drafter": "lookup"})]
+    start = "synthetic tiny, q8_0, 40 tokens, 2 threads"
+    assert titles == [f"{start}, acceptance 0.7, MTP head with 512 tokens", f"{start}, prompt look-up"]
+
+
+@pytest.mark.parametrize(
+    ("draft", "draft_type", "names"),
+    [
+        (None, None, ("target-q8_0.gguf", "draft-0-q8_0.gguf")),
+        (None, "Q4_0", ("target-q8_0.gguf", "draft-0-q4_0.gguf")),
+        ("dflash", None, ("blocks-q8_0.gguf", "dflash-0-q8_0.gguf")),
+        ("dflash", "Q4_0", ("blocks-q8_0.gguf", "dflash-0-q4_0.gguf")),
+        ("mtp", None, ("mtp-0-q8_0.gguf", None)),
+        ("lookup", None, ("target-q8_0.gguf", None)),
+    ],
+)
+def test_jobs_of_a_synthetic_pair(
+    draft: str | None,
+    draft_type: str | None,
+    names: tuple[str, str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One job for each acceptance rate, the bounds included; the output rows of an MTP head are limited by default."""
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(tmp_path))
+    monkeypatch.setattr(PairFolder, "_make", lambda self, write, name, convert, out, outtype: out.touch())
+    jobs = _jobs(Pair("tiny", draft=draft, draft_type=draft_type, accept="0,1"), Runs())
+    assert [(facts["accept"], facts["draft_vocab"]) for facts, _ in jobs] == [
+        (share, DRAFT_VOCAB if draft == "mtp" else None) for share in (0, 1)
+    ]
+    job = jobs[0][1]
+    assert (job.target.name, job.draft and job.draft.name) == names
 
 
 def test_bytes_of_a_decode(tmp_path: Path) -> None:
@@ -188,85 +239,3 @@ def _header(keys: dict[str, int], sizes: dict[str, int]) -> Header:
     tensors = {name: TensorInfo(name, (n,), 0, 0) for name, n in sizes.items()}
     values = {"general.architecture": "qwen35moe", **{f"qwen35moe.{key}": n for key, n in keys.items()}}
     return Header(Path("target.gguf"), 3, values, tensors, 0, 0, {})
-
-
-@pytest.mark.native
-@pytest.mark.parametrize("rows", ["512", "all"])
-def test_the_targets_own_head(rows: str, tmp_path: Path) -> None:
-    """The constructed acceptance with all rows; 512 of the text's 2048 words draft less."""
-    options = ("--synthetic", "tiny", "-d", "mtp", "-n", 200, "-t", 1, "--repetitions", 1, "--n-draft", 3)
-    chat = ("--chat", 60)
-    outcome = llama_eagle("bench", *options, *chat, "--draft-vocab", rows, "--json", LLAMA_EAGLE_CACHE=str(tmp_path))
-    assert outcome.code == 0, outcome
-    report = outcome.json
-    assert report["chat"]["n_draft"] == 3
-    assert report["chat"]["accept_rate"] == pytest.approx(report["ours"][0]["accept_rate"], abs=0.2)
-    assert (report["drafter"], report["draft_vocab"]) == ("mtp", 512 if rows == "512" else None)
-    (made,) = (tmp_path / "llama-eagle" / "synthetic" / "tiny").glob("*.gguf")
-    assert made.name == "mtp-0.7-q8_0.gguf"
-    shape = SHAPES["tiny"]
-    cycle = Cycle(shape.n_vocab, shape.n_draft_vocab, 0.7, 0, mtp=True)
-    expected = cycle.simulate(int(cycle.ids[2]), 200, 3).accept_rate
-    found = report["ours"][0]["accept_rate"]
-    assert found == pytest.approx(expected, abs=0.02) if rows == "all" else found < expected / 2
-
-
-@pytest.mark.native
-def test_a_file_with_a_smaller_draft(tmp_path: Path) -> None:
-    from llama_eagle.gguf.header import read_model
-    from llama_eagle.synthetic.ggufs import PairFolder
-
-    files = PairFolder(tmp_path / "pair", "tiny").files(0.9, "q8_0")
-    options = ("-m", files.target, "-d", files.draft, "-n", 16, "-t", 1, "--repetitions", 1, "--n-draft", "auto")
-    outcome = llama_eagle("bench", *options, "--draft-type", "q4_0", "--json", LLAMA_EAGLE_CACHE=str(tmp_path))
-    assert outcome.code == 0, outcome
-    assert outcome.json["draft_type"] == "q4_0"
-    (made,) = (tmp_path / "llama-eagle" / "drafts").iterdir()
-    assert read_model(made)[0].tensors["blk.0.ffn_up.weight"].type_name == "Q4_0"
-
-
-@pytest.mark.native
-@pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["eagle3", "mtp"])
-@pytest.mark.parametrize("outtype", ["q8_0", "q4_k_m", "q4_0"])
-def test_llama_cpp_runs_our_files(drafter: str, outtype: str, tmp_path: Path) -> None:
-    """The stock driver on converted and quantized files: text and acceptance as constructed."""
-    from llama_eagle.synthetic.ggufs import PairFolder
-
-    built, folder = peer.build_peer(), PairFolder(tmp_path / "tiny", "tiny")
-    files = folder.mtp(0.7, outtype) if drafter == "mtp" else folder.files(0.7, outtype)
-    draft = getattr(files, "draft", None)
-    command = [
-        *(str(built.folder / "llama-speculative-simple"), "-m", str(files.target), "--spec-type", f"draft-{drafter}"),
-        *("--spec-draft-n-max", "4", "-p", " A B C", "-n", "300", "--temp", "0", "-t", "1", "-tb", "1", "-c", "1024"),
-        *(("-md", str(draft), "-td", "1", "-tbd", "1") if draft else ()),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert files.cycle.expected_text(int(files.cycle.ids[2]), 295) in done.stdout
-    measured = built.speculate(PeerJob(files.target, n=300, threads=1), draft, " A B C", 4)
-    expected = files.cycle.simulate(int(files.cycle.ids[1]), 300, 4)
-    assert measured.accept_rate == pytest.approx(expected.accept_rate, abs=0.02)
-
-
-@pytest.mark.native
-def test_a_model_without_a_draft(tmp_path: Path) -> None:
-    """Look-up drafts where nothing else does, and next to a draft it is measured alone."""
-    from llama_eagle.synthetic.ggufs import PairFolder
-
-    files = PairFolder(tmp_path / "pair", "tiny").files(0.7, "q8_0")
-    (tmp_path / "alone").mkdir()
-    target = tmp_path / "alone" / "target.gguf"
-    target.symlink_to(files.target)
-    options = ("-n", 40, "-t", 1, "--repetitions", 1, "--n-draft", "2", "--chat", 16, "--json")
-    for given in ((), ("-d", "lookup")):
-        report = llama_eagle("bench", "-m", target, *given, *options).json
-        assert (report["drafter"], report["lookup"]) == ("lookup", None)
-        assert [row["n_draft"] for row in report["ours"]] == [2]
-        assert report["steps"][0]["draft_ms"] is None
-    both = llama_eagle("bench", "-m", target, "-d", files.draft, *options)
-    assert (both.json["drafter"], both.json["lookup"]["n_draft"]) == ("eagle3", "auto")
-    assert both.json["upstream_lookup"] == []
-    steps = [line for line in both.stderr.splitlines() if line.startswith("[")]
-    assert [step[:8] for step in steps] == ["[1 of 2]", "[2 of 2]"]
-    text = llama_eagle("bench", "-m", target, *options[:-1])
-    assert "prompt look-up" in text.stdout

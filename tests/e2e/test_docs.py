@@ -61,7 +61,7 @@ NOT_RUN = {
 SHORTER = {
     "docs/performance.md": {
         "--synthetic 0.8b": "--synthetic tiny",
-        "--peers upstream": "",  # builds llama.cpp: test_bench.py
+        "--peers upstream": "",  # builds llama.cpp: test_bench_reports.py
         "--depths 64,8192 --prompts 512": "--depths 8,64 --prompts 16",
     },
     "docs/quantization.md": {"q8_0 q6_k q5_k_m q4_k_m:speculation q4_k_m iq4_xs q3_k_m": "q4_k_m:speculation"},
