@@ -228,12 +228,15 @@ def test_switched_off_the_check_finds_a_difference(folder: Path) -> None:
     with Model(model_file(folder, "qwen35", "f16")) as model:
         exact.set_mode("off")
         try:
-            found = check_exact(model, random_tokens(model, 60, 1), CheckOptions(context=ContextOptions(n_ctx=512)))
+            options = CheckOptions(n_prompt=9, context=ContextOptions(n_ctx=512))
+            found = check_exact(model, random_tokens(model, 60, 1), options)
             assert exact.report(model)["exact"] is False
             assert {"device": "CPU", "exact": False, "why": "switched off"} in exact.devices()
         finally:
             exact.set_mode("on")
-    assert found.difference is not None and found.difference.alone != found.difference.batch
+    first = found.difference
+    assert first is not None and first.alone != first.batch
+    assert found.n_tokens == first.token - first.row + first.n_rows - options.n_prompt
 
 
 def test_strict_is_refused_or_holds(folder: Path) -> None:

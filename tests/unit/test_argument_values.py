@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_eagle.drop_in.answers.values import with_properties
 from llama_eagle.drop_in.replies import CALL, FormattedReply, Part
+from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import sampler_seed
 from llama_eagle.sessions.chat import Reply
 
@@ -146,4 +147,7 @@ def test_seeds_are_mixed_as_by_the_server(seed: int) -> None:
         product = np.array([seed % 2**64], np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     expected = seed if 0 <= seed < 2**32 else int((product >> np.uint64(32)).astype(np.uint32)[0])
     assert sampler_seed(seed) == expected
-    assert sampler_seed(-1) == 2**32 - 1
+    assert sampler_seed(-1) == sampler_seed(2**64 - 1) == 2**32 - 1
+    for refused in (2**64, -(2**63) - 1):
+        with pytest.raises(UsageError, match="at most 64 bits"):
+            sampler_seed(refused)

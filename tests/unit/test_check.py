@@ -11,10 +11,11 @@ import gguf
 import numpy as np
 import pytest
 from fixtures.eagle3_checkpoints import CASES, DraftSpec, make_draft, make_target_gguf
-from fixtures.targets import make_target
+from fixtures.targets import VOCAB_SIZE, make_target
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import InputError
+from llama_eagle.gguf import pairing
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.mtp import step_share
 from llama_eagle.gguf.pairing import CheckReport, check_models
@@ -139,8 +140,11 @@ def test_files_of_other_kinds(pair: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen35", "qwen35moe"])
-def test_what_a_token_drafted_by_the_own_head_costs(family: str, tmp_path: Path) -> None:
+def test_what_a_token_drafted_by_the_own_head_costs(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In bytes read, counted here by what is multiplied: of the experts, those that a token is sent to."""
+    monkeypatch.setattr(pairing, "HEAD_ROWS", (VOCAB_SIZE // 2, VOCAB_SIZE))
     source = make_target(family, tmp_path / "source", mtp=True)
     convert_target(source, tmp_path / "target.gguf", TargetOptions(outtype="f32"))
     tensors = {t.name: int(t.n_bytes) for t in gguf.GGUFReader(tmp_path / "target.gguf").tensors}
@@ -154,7 +158,10 @@ def test_what_a_token_drafted_by_the_own_head_costs(family: str, tmp_path: Path)
             parts[name.startswith(head_mark)] += n_bytes * (used if "_exps." in name else 1)
     output = tensors.get("output.weight", tensors["token_embd.weight"])
     found = check_models(tmp_path / "target.gguf", None).target["mtp_step_share"]
-    assert found == {"all": pytest.approx((parts[True] + output) / (parts[False] + output), abs=1e-4)}
+    assert found == {
+        name: pytest.approx((parts[True] + output * share) / (parts[False] + output), abs=1e-4)
+        for name, share in ((str(VOCAB_SIZE // 2), 0.5), ("all", 1))
+    }
     assert step_share(read_model(tmp_path / "target.gguf")[1], 0) == pytest.approx(
         parts[True] / (parts[False] + output)
     )

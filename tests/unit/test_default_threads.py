@@ -228,6 +228,10 @@ class TestOtherSystems:
     @pytest.mark.parametrize("data", [b"", b"\0" * 7, b"\0" * 40, b"\xff" * 64])
     def test_windows_damage(self, data: bytes) -> None:
         assert from_records(data) is None
+        core = self.record(0, (0, 1))
+        for part in (data, core[:-1]):
+            found = from_records(core + part)
+            assert found is not None and found.n_physical == 1
 
 
 def test_this_machine() -> None:

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.gguf import size
 from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.size import DraftContext, Slots, available_bytes, draft_bytes, kv_bytes, require_memory
 from llama_eagle.native import build, programs
@@ -94,7 +96,7 @@ def test_another_library_loaded_earlier_is_an_error(folder: Path, tmp_path_facto
     assert f"loaded {other}; llama_eagle needs {folder}. Import llama_eagle first" in stderr
 
 
-def test_memory_estimate(tmp_path: Path) -> None:
+def test_memory_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fixtures.tiny_gguf import write_draft, write_target
 
     header = read_header(write_target(tmp_path / "t.gguf"))
@@ -123,6 +125,11 @@ def test_memory_estimate(tmp_path: Path) -> None:
     assert draft_bytes(header, draft, 1000) == 2 * kv_bytes(draft.header, 50, f16, f16) > 0
     with pytest.raises(EnvironmentFailure, match=r"GiB for the draft, .* Use a smaller n_ctx, draft_n_ctx or"):
         require_memory(header, available, f16, f16, draft)
+    exact = kv_bytes(header, 1000, f16, f16) + draft_bytes(header, draft, 1000)
+    for free, fits in ((exact, True), (exact - 1, False), (None, True)):
+        monkeypatch.setattr(size, "available_bytes", lambda free=free: free)
+        with nullcontext() if fits else pytest.raises(EnvironmentFailure):
+            require_memory(header, 1000, f16, f16, draft)
 
 
 def test_a_build_without_the_server_says_how_to_add_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from fixtures.tiny_gguf import write_target
 from llama_eagle.cli.commands.bench import Pair
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drop_in.answers.speculative import read_speculative
 from llama_eagle.drop_in.options import split_arguments
-from llama_eagle.errors import ConfigError, UsageError
+from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
+from llama_eagle.sessions import devices
 from llama_eagle.sessions.options import SPLIT_LAYER, SPLIT_NONE, LoadOptions, for_draft
 
 ROW = 2  # llama.cpp's number of another split
@@ -61,3 +66,24 @@ def test_auto_is_the_default_of_every_name_of_the_drafter() -> None:
     options = split_arguments({"draft_path": "auto"})[0]
     assert replace(options, draft="mtp").draft == "mtp"
     assert (options.draft, Pair(draft="auto").draft, DraftingOptions("auto").draft) == (None, None, None)
+
+
+def test_devices_of_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers come before GPUs; shares are for both, and all memory counts."""
+    remote = [Mock(server="a:1", free=400)]
+    monkeypatch.setattr(devices.rpc, "query", lambda *servers: remote)
+    monkeypatch.setattr(devices, "devices_of_kind", lambda kinds: [{"name": "CUDA0", "free_mib": 0}])
+    load = LoadOptions(rpc_servers=("a:1",), tensor_split=(1, 1, 1))
+    target = write_target(tmp_path / "target.gguf")
+    with pytest.raises(UsageError, match="3 shares for 2 devices"):
+        devices.require_servers(load, target)
+    assert [devices.last_device(replace(load, tensor_split=shares)) for shares in ((), (2, 1), (1, 0))] == [
+        "CUDA0",
+        "CUDA0",
+        "RPC0",
+    ]
+    size = target.stat().st_size
+    for local, fits in ((size - 400, True), (size - 401, False), (None, True)):
+        monkeypatch.setattr(devices, "available_bytes", lambda local=local: local)
+        with nullcontext() if fits else pytest.raises(EnvironmentFailure, match="more than all machines have free"):
+            devices.require_servers(replace(load, tensor_split=()), target)

@@ -61,12 +61,15 @@ def test_bad_data_is_named_by_file_and_line(name: str, data: bytes, parts: tuple
 def test_all_faulty_lines_of_a_file_are_named_at_once(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     lines = [b'{"text": "fine"}', b'{"text": " "}', b'{"text": "fine"}', b"{", b"\xff"]
-    path.write_bytes(b"\n".join(lines))
-    with pytest.raises(InputError, match=r"c\.jsonl:2: empty; leave it out\. Faulty, too: lines 4, 5\.$"):
-        list(read_documents([path]))
-    path.write_bytes(b"\n".join(lines + [b"[]"] * 40))
-    with pytest.raises(InputError, match=r"lines 4, 5, 6, .*, 23 and 22 more\.$"):
-        list(read_documents([path]))
+    for more, named in (
+        (lines[:4], r"c\.jsonl:2: empty; leave it out\. Faulty, too: line 4\.$"),
+        (lines, r"Faulty, too: lines 4, 5\.$"),
+        (lines + [b"[]"] * 18, r"lines 4, 5, 6, .*, 23\.$"),
+        (lines + [b"[]"] * 40, r"lines 4, 5, 6, .*, 23 and 22 more\.$"),
+    ):
+        path.write_bytes(b"\n".join(more))
+        with pytest.raises(InputError, match=named):
+            list(read_documents([path]))
 
 
 SEE = {"role": "user", "content": "what is <image> and <image>?"}

@@ -150,7 +150,7 @@ TARGETS: dict[str, tuple[Callable[[File], None], str]] = {
 BLOCKS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "no boundaries": ("dflash", key("target_layers", 3), "target_layers is not an array"),
     "a block of one row": ("dflash", key("block_size", 1), "block_size is 1"),
-    "a mask that is no token": ("dflash", key("tokenizer.ggml.mask_token_id", 9999), "mask_token_id"),
+    "a mask that is no token": ("dflash", key("tokenizer.ggml.mask_token_id", 512), "the mask token is 512 of 512"),
     "I8 matrix": ("dflash", tensor("fc.weight", type_id=24), "fc.weight is I8"),
     "F16 norm of heads": ("dflash", tensor("blk.1.attn_q_norm.weight", type_id=1), "attn_q_norm.weight is F16"),
     "heads that do not divide": ("dflash", key("attention.head_count_kv", 3), "do not divide"),
@@ -170,6 +170,11 @@ def test_block_drafts(fault: str, tmp_path: Path) -> None:
     convert_draft(make_dflash(tmp_path / "draft", BLOCK_CASES[case]), target, tmp_path / "bad.gguf")
     require_models(target, tmp_path / "bad.gguf")
     file = read(tmp_path / "bad.gguf")
+    if "a mask" in fault:
+        for token in (0, 511):
+            key("tokenizer.ggml.mask_token_id", token)(file)
+            (tmp_path / "bad.gguf").write_bytes(file.encode())
+            require_models(target, tmp_path / "bad.gguf")
     change(file)
     (tmp_path / "bad.gguf").write_bytes(file.encode())
     with pytest.raises(InputError, match=re.escape(message)):
