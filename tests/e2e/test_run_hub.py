@@ -288,10 +288,11 @@ def test_faults_of_the_disk(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_a_repository_that_is_none(hub: Hub) -> None:
-    hub.add("me/text", "README.md")
+    hub.add("me/text", "README.md", "sub/config.json", "sub-2/model.safetensors")
     found = hub.prepare("me/none", "me/text", "nothing", "me/text/sub")
     assert [each["code"] for each in found] == [3, 3, 2, 3]
-    assert "neither a checkpoint (config.json) nor GGUF files" in found[1]["error"]
+    for each in (found[1], found[3]):
+        assert "neither a checkpoint (config.json) nor GGUF files" in each["error"]
     assert hub.kept() == [], "a mistyped id leaves nothing"
 
 

@@ -151,11 +151,9 @@ def _by_name(repo: str, subfolder: str, wanted: str | None, with_draft: bool) ->
     if _target_file(source, outtype).is_file():
         _note_changes(repo, source, outtype)
         return _target_file(source, outtype)
-    sizes = {name: size for name, size in file_sizes(repo).items() if name.startswith(subfolder)}
-    if (
-        any(name.endswith((".safetensors", ".bin")) for name in sizes)
-        and f"{subfolder}/config.json".lstrip("/") in sizes
-    ):
+    prefix = f"{subfolder}/" if subfolder else ""
+    sizes = {name: n for name, n in file_sizes(repo).items() if name.startswith(prefix) or name == subfolder}
+    if f"{prefix}config.json" in sizes and any(name.endswith((".safetensors", ".bin")) for name in sizes):
         return _converted(source, outtype)
     if not any(name.endswith(".gguf") for name in sizes):
         raise InputError(f"{source}: neither a checkpoint (config.json) nor GGUF files. Name another repository.")
