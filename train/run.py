@@ -20,7 +20,7 @@ from llama_eagle.train.checks import check_output, check_start
 from llama_eagle.train.data.batches import Split, split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
-from llama_eagle.train.data.vocabulary import count_tokens
+from llama_eagle.train.data.vocabulary import count_tokens, require_embeddings
 from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft, export_head
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, make_draft, read_earlier
@@ -120,6 +120,7 @@ def _train(settings: Settings) -> Report | None:
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
     if settings.mtp and any(sample.images for sample in samples):
         raise ConfigError("--mtp: heads are trained on text alone. Leave samples with images out of the data.")
+    require_embeddings(samples, info.n_vocab)
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
     counts = count_tokens((samples[n] for n in split.train), info.n_vocab)
     ids = choose_ids(settings, counts, control, earlier)

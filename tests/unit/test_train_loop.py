@@ -7,10 +7,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from llama_eagle import console, progress
+from llama_eagle.errors import InputError
+from llama_eagle.train.data.samples import Sample
+from llama_eagle.train.data.vocabulary import require_embeddings
 from llama_eagle.train.loop import _period, default_epochs, default_rate, schedule
 from llama_eagle.train.metrics import Journal, read_metrics
+
+
+def test_a_token_without_an_embedding_is_named() -> None:
+    sample = Sample("a.jsonl:3", np.array([1, 512, 2], np.int32), np.ones(3, np.bool_))
+    require_embeddings([sample], 513)
+    with pytest.raises(InputError, match=r"a\.jsonl:3: contains token 512, but the target has 512 embeddings"):
+        require_embeddings([sample], 512)
 
 
 def test_warm_up_then_cosine() -> None:

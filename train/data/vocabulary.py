@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import InputError, UsageError
 from llama_eagle.train.data.samples import Sample
 from numpy.typing import NDArray
 
 COVERAGE = 0.99  # of the tokens to learn: rarer ones are rarely drafted correctly, and each costs time in every round
 MULTIPLE, MOST = 1024, 32000  # of the automatic size; published drafts have 32000
+
+
+def require_embeddings(samples: Iterable[Sample], n_vocab: int) -> None:
+    """Raise InputError for a text with a token that the target has no embedding for."""
+    for sample in samples:
+        if (token := int(sample.tokens.max())) >= n_vocab:
+            raise InputError(
+                f"{sample.source}: contains token {token}, but the target has {n_vocab} embeddings. Remove its text."
+            )
 
 
 def count_tokens(samples: Iterable[Sample], n_vocab: int) -> NDArray[np.int64]:
