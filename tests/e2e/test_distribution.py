@@ -185,7 +185,7 @@ def check(llm: Any, name: str, logits_after: Callable[[Prefix], np.ndarray], n_s
 def test_drafts_do_not_change_the_distribution(
     drafting: Any, logits_after: Callable[[Prefix], np.ndarray], name: str
 ) -> None:
-    check(drafting, name, logits_after, 2_000)
+    check(drafting, name, logits_after, 1_200)
 
 
 @pytest.mark.slow

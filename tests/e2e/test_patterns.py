@@ -128,7 +128,7 @@ pieces = st.recursive(
 patterns = st.tuples(st.sampled_from(["", "^"]), st.lists(pieces, max_size=4).map("".join), st.sampled_from(["", "$"]))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pattern=patterns.map("".join))
 def test_random_patterns(llm: Any, pattern: str) -> None:
     for text in texts(llm, {"type": "string", "pattern": pattern}, 2):

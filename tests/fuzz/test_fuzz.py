@@ -10,7 +10,7 @@ from fuzz.run import fuzz, wrong
 pytestmark = pytest.mark.native
 
 
-@pytest.mark.parametrize(("kind", "n_cases"), [("drafts", 60), ("targets", 30), ("folders", 60), ("tokenizers", 60)])
+@pytest.mark.parametrize(("kind", "n_cases"), [("drafts", 40), ("targets", 20), ("folders", 25), ("tokenizers", 40)])
 def test_no_file_ends_the_process(kind: str, n_cases: int, tmp_path: Path) -> None:
     ends = fuzz(kind, range(n_cases), tmp_path, families=("qwen35moe",))
     assert wrong(ends) == {}

@@ -155,11 +155,11 @@ def _assert_golden(target: Path, draft: Path, records: list[Golden]) -> None:
     compared = [_compare(golden, *ours) for golden, ours in zip(records, found, strict=True)]
     ties = [f"text {i}: {tie}" for i, tie in enumerate(compared) if tie]
     print(f"{len(ties)} of {len(records)} texts part at near ties", *ties, sep="\n")
-    assert len(ties) <= len(records) // 8
+    assert len(ties) <= max(1, len(records) // 8)
 
 
 def test_continuations_and_accepted_counts(pair: Pair) -> None:
-    records = pair.torch.golden(pair.prompts(8), N_TOKENS, N_DRAFT)
+    records = pair.torch.golden(pair.prompts(4), N_TOKENS, N_DRAFT)
     _assert_golden(pair.target, pair.draft, records)
 
 

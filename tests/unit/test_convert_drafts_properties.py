@@ -105,7 +105,7 @@ def expected_tensors(spec: DraftSpec) -> dict[str, np.ndarray]:
 
 
 @given(specs())
-@settings(max_examples=80, **QUIET)
+@settings(max_examples=30, **QUIET)
 def test_values_survive(case: tuple[DraftSpec, int]) -> None:
     spec, n_layer = case
     with tempfile.TemporaryDirectory() as name:
@@ -182,7 +182,7 @@ def convert_mutated(base: str, seed: int) -> str | None:
 
 
 @given(base=st.sampled_from(sorted(BASES)), seed=st.integers(0, 2**48))
-@settings(max_examples=400, **QUIET)
+@settings(max_examples=150, **QUIET)
 def test_mutated_drafts(base: str, seed: int) -> None:
     convert_mutated(base, seed)
 
