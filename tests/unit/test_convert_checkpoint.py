@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -241,3 +242,34 @@ def test_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(EnvironmentFailure, match="HF_HUB_OFFLINE"):
         open_checkpoint("organisation/absent-model")
+
+
+@pytest.mark.parametrize("subfolder", ["", "/draft"])
+def test_a_download_is_refused_before_the_weights(
+    subfolder: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration comes first; PyTorch's weights are downloaded if there are no others."""
+    asked: list[list[str]] = []
+    snapshot = tmp_path / "snapshots" / ("a1" * 20)
+    monkeypatch.setattr("llama_eagle.convert.source.folder.snapshot", lambda *given: asked.append(given[1]) or snapshot)
+    (snapshot / "draft").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"org/model: no checkpoint \(config.json\) in "):
+        open_checkpoint(f"org/model{subfolder}")
+    assert len(asked) == 1 and f"{'draft/' if subfolder else ''}*.safetensors" not in asked[0]
+    (snapshot / "other").mkdir()
+    shutil.copy(folder / "config.json", snapshot / "other")
+    with pytest.raises(ConfigError, match="in its folder draft" if subfolder else "Choose one: org/model/other"):
+        open_checkpoint(f"org/model{subfolder}")
+    shutil.copy(folder / "config.json", f"{snapshot}{subfolder}")
+    asked.clear()
+    found = open_checkpoint(f"org/model{subfolder}")
+    assert (found.path, found.revision) == (Path(f"{snapshot}{subfolder}"), snapshot.name)
+    prefix = "draft/" if subfolder else ""
+    assert [patterns[-1] for patterns in asked[1:]] == [f"{prefix}*.safetensors", f"{prefix}*.bin"]
+    (found.path / "model.safetensors").touch()
+    asked.clear()
+    open_checkpoint(f"org/model{subfolder}")
+    assert [patterns[-1] for patterns in asked[1:]] == [f"{prefix}*.safetensors"]
+    asked.clear()
+    open_checkpoint(f"org/model{subfolder}", weights=False)
+    assert len(asked) == 1
