@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,12 +44,10 @@ class DenseTarget:
 class NativeDraft:
     """A session of our engine that drafts chains of `n_steps`; KV memory in float32."""
 
-    def __init__(
-        self, target: NativeTarget, path: Path, hidden: int, n_steps: int = N_STEPS, n_vocab_draft: int = 0
-    ) -> None:
+    def __init__(self, target: NativeTarget, path: Path, hidden: int, n_steps: int = N_STEPS, **options: Any) -> None:
         self.hidden, self.n_steps = hidden, n_steps
         self.model = Model(path)
-        self.session = f32_session(target, self.model, SessionOptions(n_steps, n_vocab_draft=n_vocab_draft))
+        self.session = f32_session(target, self.model, SessionOptions(n_steps, **options))
 
     def close(self) -> None:
         self.session.close()

@@ -89,3 +89,23 @@ def test_trim_forgets_waiting_rows(target: DenseTarget, tmp_path: Path) -> None:
     for (logits, _, token, _), (expected, _, expected_token, _) in zip(*chains, strict=True):
         assert token == expected_token
         assert abs(logits - expected).max() < 1e-5 * abs(expected).max()
+
+
+def test_a_text_longer_than_the_memory_leaves_nothing_behind(target: DenseTarget, tmp_path: Path) -> None:
+    """As if the rows that were overwritten had not been; the memory is a ring of 1024 rows."""
+    spec = replace(CASES["f32"], dtype="float32")
+    path = tmp_path / "draft.gguf"
+    convert_draft(make_draft(tmp_path / "draft", spec, seed=7), target.gguf, path, DraftOptions(outtype="f32"))
+    long, more = random.Random(6).choices(range(480), k=1800), [*range(70)]
+    chains = []
+    for before in (long, long[:10]):
+        with NativeTarget(target.gguf, n_ctx=2048) as context:
+            draft = NativeDraft(context, path, spec.hidden, n_ctx_draft=64)
+            draft.eval(before)
+            draft.session.trim(10)
+            draft.eval(more)
+            chains.append(draft.chain(5))
+            draft.close()
+    for (logits, _, token, _), (expected, _, expected_token, _) in zip(*chains, strict=True):
+        assert token == expected_token
+        assert abs(logits - expected).max() < 1e-5 * abs(expected).max()

@@ -78,7 +78,7 @@ void FollowingHead::choose_rows(const llama_vocab & vocab, int64_t n_rows, const
     ids.clear();
     row_of_.assign(model_.n_vocab, -1);
     auto add = [&](llama_token id) {
-        if (whole_row_of_[id] >= 0 && row_of_[id] < 0 && (int64_t) ids.size() < n_rows) {
+        if (id < model_.n_vocab && whole_row_of_[id] >= 0 && row_of_[id] < 0 && (int64_t) ids.size() < n_rows) {
             row_of_[id] = (int32_t) ids.size();
             ids.push_back(id);
         }

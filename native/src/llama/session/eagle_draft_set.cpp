@@ -193,6 +193,7 @@ void DraftSet::set_text(llama_seq_id seq, const llama_token * tokens, int32_t n)
         return;
     }
     int32_t first = s.rows->n_past();
+    s.text.resize(first, UNKNOWN);  // after a failed append or load it ends earlier
     for (; first > 0; first--) {
         const llama_token seen = s.text[first - 1];
         if (seen != IMAGE && (n == 0 || seen != tokens[--n])) {
@@ -296,10 +297,14 @@ void DraftSet::load_state(llama_seq_id seq, const char * data, int64_t size, lla
     if (n_rows < 0 || n_rows > n_ctx() || size <= text_bytes(n_rows)) {
         throw Error(EAGLE_ERR_INCOMPATIBLE, format("%lld bytes are no state of a sequence", (long long) size));
     }
-    s.rows->load_state(data + text_bytes(n_rows), size - text_bytes(n_rows), n_rows);
-    if (end_of(*s.rows) != pos) {
+    try {
+        s.rows->load_state(data + text_bytes(n_rows), size - text_bytes(n_rows), n_rows);
+        if (end_of(*s.rows) != pos) {
+            throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a sequence that ends at position %d", pos));
+        }
+    } catch (...) {
         s.rows->skip_to(pos);
-        throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a sequence that ends at position %d", pos));
+        throw;
     }
     s.text.resize(n_rows);
     std::memcpy(s.text.data(), data + sizeof n_rows, n_rows * sizeof(llama_token));

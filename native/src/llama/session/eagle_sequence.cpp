@@ -31,7 +31,7 @@ void Sequence::skip_to(int32_t n_past) {
     pending_tokens_.clear();
     if (engine_) {
         features().truncate(0);
-        draft().first_slot = slot_of(n_past);
+        draft().skip_to(slot_of(n_past));
     }
 }
 
@@ -105,7 +105,7 @@ void Sequence::truncate(int32_t n_past) {
         return;
     }
     features().truncate(std::max(0, n_past - first_pending));
-    draft().first_slot = std::min(slot_of(n_past), draft().first_slot);
+    draft().truncate(slot_of(n_past));
     pending_tokens_.resize(std::max(0, n_pending() - 1));
 }
 
@@ -210,8 +210,7 @@ void Sequence::load_state(const char * data, int64_t size, int32_t n_past) {
     pending_tokens_ = std::move(tokens);
     if (engine_) {
         features().write(data, header.n);
-        draft().first_slot = header.first_slot;
-        draft().end_slot = header.end_slot;
+        draft().skip_to(header.first_slot);
         draft().memory.load(header.first_slot, header.end_slot, data + header.feature_bytes());
     }
 }

@@ -94,7 +94,7 @@ double DraftEngine::bytes_read() const {
 
 void DraftEngine::clear(int32_t seq) {
     sequence(seq).features.fill_with_zeros(model_->lead);
-    sequence(seq).first_slot = sequence(seq).end_slot = 0;
+    sequence(seq).skip_to(0);
 }
 
 // Also counts the slots that the graph writes.
@@ -102,7 +102,7 @@ DraftShape DraftEngine::shape_of(const std::vector<DraftRows> & parts, int32_t n
     DraftShape shape = {{}, n_steps, 0};
     for (const DraftRows & rows : parts) {
         const int32_t end = model_->slot_of(rows.row) + rows.n + (n_steps > 0 ? model_->n_more_rows(n_steps) : 0);
-        sequence(rows.seq).end_slot = std::max(sequence(rows.seq).end_slot, end);
+        sequence(rows.seq).note_written(end);
         note_sliding(end);
         shape.parts.push_back({rows.seq, rows.n});
         shape.n_kv = std::max(shape.n_kv, std::min(round_up(end, KV_STEP), n_slots()));
