@@ -86,6 +86,7 @@ GENERATE = [
     (["-m", "@target.gguf", "-p", "a", "-n", "0"], USAGE, ["--n-predict=0"]),
     (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),
     (["-p", "a"], USAGE, ["--model"]),
+    (["hello", "-m", "@target.gguf"], USAGE, ["(hello). This command takes options only, such as -m FILE or -p TEXT"]),
     (["-p", "a", "-m", "owner/name"], INPUT, ["If it is on the hub: llama-eagle run owner/name"]),
     (["-m", "@target.gguf", "-d", "", "-p", "a"], USAGE, ["draft is empty. Give a file, mtp, lookup, none or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--frobnicate"], USAGE, ["--frobnicate"]),
@@ -244,6 +245,8 @@ def test_check_of_drafters_by_name(models: Path, capsys: pytest.CaptureFixture[s
     for name, (code, part) in DRAFTERS_TO_CHECK.items():
         assert cli.run(["check", str(models / "target.gguf"), name]) == code
         assert part in capsys.readouterr().err
+    assert cli.run(["check", str(models / "draft.gguf"), "mtp"]) == INPUT
+    assert "is an EAGLE-3 draft, not a target" in capsys.readouterr().err
 
 
 def test_convert(tmp_path: Path) -> None:

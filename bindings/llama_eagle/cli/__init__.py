@@ -88,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
             console.translate_messages(str)
         return _failed(type(error).__name__, _config_place_of_flag(error, arguments) + str(error), error.exit_code)
     except usage_error as error:
-        message = _config_place(error) + error.format_message()
+        message = _config_place(error) + _with_remedy(error)
         end = "" if message.endswith((".", "?")) else "."
         command_path = error.ctx.command_path if getattr(error, "ctx", None) else "llama-eagle"
         return _failed("UsageError", f"{message}{end} See {command_path} --help.", USAGE)
@@ -111,6 +111,16 @@ def _keep_completion_in_one_line() -> None:
     """Stop typer from wrapping the help of an option: fish would offer each further line as a word."""
     if "_LLAMA_EAGLE_COMPLETE" in os.environ:
         os.environ["COLUMNS"] = "1000"
+
+
+def _with_remedy(error: Any) -> str:
+    """Return typer's message; for a word that no option takes, with the remedy."""
+    message = str(error.format_message())
+    parameters = error.ctx.command.params if getattr(error, "ctx", None) else ()
+    takes_words = any(parameter.param_type_name == "argument" for parameter in parameters)
+    if "unexpected extra argument" in message and not takes_words:
+        return f"{message}. This command takes options only, such as -m FILE or -p TEXT"
+    return message
 
 
 def _config_place(error: Any) -> str:

@@ -11,6 +11,7 @@ from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.names import DRAFT_KINDS, names_of
+from llama_eagle.gguf.pairing import require_target
 from llama_eagle.gguf.recurrent import copies_state
 from llama_eagle.gguf.sidecars import Sidecar, find_sidecars, fitting
 from llama_eagle.pairs import find_pairs, kept_draft
@@ -83,6 +84,7 @@ def _require_head(target: Source) -> list[Header]:
     files = read_model(target)[1]
     if mtp.has_head(files):
         return files
+    require_target(files[0])
     first, sidecar = files[0], next((each for each in find_sidecars(files) if each.files), None)
     if first.architecture in mtp.ARCHITECTURES:
         reason = "the file was written without it. Convert its checkpoint again, if that has the head"
