@@ -167,3 +167,16 @@ def test_calls_that_a_request_has_begun_are_whole(tmp_path: Path, name: str) -> 
         body["stop"] = []
         ((function, arguments),) = chat(server, body, True)[2]
         assert (function, json.loads(arguments)) == ("weather", {"city": "Paris"})
+
+
+def test_probabilities_of_a_stream_with_tools(speaking: tuple[Served, tuple[str, ...]]) -> None:
+    """A stream has those of every token, also while the parser holds its text back."""
+    server, _ = speaking
+    body = {"messages": [{"role": "user", "content": "How is it?"}], "temperature": 0, "max_tokens": 40}
+    body |= {"tools": [{"type": "function", "function": {"name": "weather", "parameters": CITY}}], "logprobs": True}
+    status, answer = server.post("/v1/chat/completions", body)
+    assert status == 200, answer
+    choices = [choice for event in events(server, "/v1/chat/completions", body) for choice in event["choices"]]
+    streamed = [token for choice in choices if choice.get("logprobs") for token in choice["logprobs"]["content"]]
+    whole = answer["choices"][0]["logprobs"]["content"]
+    assert [token["token"] for token in streamed] == [token["token"] for token in whole]

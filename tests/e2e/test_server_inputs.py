@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fixtures.serving import Served
 from fixtures.templates import serve_template
+from llama_eagle.sessions.chats.calls import read_call
 
 pytestmark = pytest.mark.native
 
@@ -139,6 +140,17 @@ def test_documents_of_text(qwen: Served) -> None:
 def test_reasons(qwen: Served, path: str, body: Any, words: list[str]) -> None:
     status, answer = qwen.post(path, body)
     assert status == 400 and all(word in answer["error"]["message"] for word in words), answer
+
+
+@pytest.mark.parametrize("arguments", [None, "", "null", {}])
+def test_a_call_without_arguments(qwen: Served, arguments: Any) -> None:
+    """The same prompt as with {}, for both front ends."""
+    call = {**CALL, "tool_calls": [{**CALL["tool_calls"][0], "function": {"name": "f", "arguments": arguments}}]}
+    empty = {**CALL, "tool_calls": [{**CALL["tool_calls"][0], "function": {"name": "f", "arguments": "{}"}}]}
+    assert prompt(qwen, [USER, call, result("RESULT")]) == prompt(qwen, [USER, empty, result("RESULT")])
+    for as_text in (False, True):
+        given, plain = (read_call(each["tool_calls"][0], as_text=as_text) for each in (call, empty))
+        assert given["function"] == plain["function"]
 
 
 def test_a_call_without_an_id(qwen: Served) -> None:

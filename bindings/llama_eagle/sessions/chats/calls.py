@@ -32,7 +32,7 @@ def read_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
     given = function.get("arguments")
     arguments = read_arguments(given, function["name"])
     if as_text:
-        is_whole = isinstance(given, str) and given.strip() and is_json(given)
+        is_whole = isinstance(given, str) and given.strip() not in ("", "null") and is_json(given)
         return {**call, "function": {**function, "arguments": given if is_whole else _written(arguments)}}
     return {**call, "function": {**function, "arguments": arguments}}
 
@@ -79,7 +79,7 @@ def _nine_characters(given: str) -> str:
 def read_arguments(given: Any, name: str) -> Mapping[str, Any]:
     """Return the arguments of a call of the function `name`. Raises `UsageError` as `read_call` does."""
     found = given
-    if given is None or given == "":
+    if given in (None, "", "null"):
         found = {}
     elif isinstance(given, str):
         try:

@@ -60,6 +60,7 @@ inline common_json eagle_chat_body(const common_json & given) {
             eagle_drop_billing(first["content"]);
         }
     }
+    eagle_require_constraints(body);
     return body;
 }
 

@@ -97,7 +97,9 @@ inline void eagle_read_arguments(common_json & call, const std::string & where) 
     common_json & function = call.at("function");
     const std::string name = eagle_text_at(function, "name");
     const common_json given = eagle_has(function, "arguments") ? function.at("arguments") : common_json::object();
-    const std::string text = !given.is_string() ? given.dump() : given == "" ? "{}" : given.get<std::string>();
+    const std::string text = !given.is_string()               ? given.dump()
+                             : given == "" || given == "null" ? "{}"
+                                                              : given.get<std::string>();
     const common_json arguments = common_json::parse_no_throw(text);
     eagle_require(!arguments.is_discarded() && arguments.is_object(),
                   where + " calls " + name + " with arguments that are no JSON object");
