@@ -11,7 +11,7 @@ import pytest
 from fixtures.upstream import source_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llama_eagle.drop_in.answers.values import with_properties
+from llama_eagle.drop_in.answers.values import property_of, value_of, with_properties
 from llama_eagle.drop_in.replies import CALL, FormattedReply, Part
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import sampler_seed
@@ -88,6 +88,20 @@ def of(schema: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("schema", "text", "expected"), CASES)
 def test_the_schema_decides(schema: Any, text: str, expected: Any) -> None:
     found = value(of(schema), text)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("integer", "7", 7), ("integer", "2.0", 2.0), ("integer", "2.5", "2.5"), ("number", "2.5", 2.5),
+        ("number", "7", 7), ("number", "true", "true"), ("boolean", "True", True), ("null", "None", None),
+        ("string", "7", "7"), ("array", "['a']", ["a"]), ("object", "[1]", "[1]"), ("object", "{'a': 1}", {"a": 1}),
+    ],
+)  # fmt: skip
+def test_the_type_of_an_argument_that_arrives_as_text(kind: str, text: str, expected: Any) -> None:
+    root = of({"type": kind})
+    found = value_of(text, property_of(root, "x"), root)
     assert (found, type(found)) == (expected, type(expected))
 
 
