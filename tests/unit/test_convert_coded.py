@@ -14,6 +14,7 @@ import torch
 from fixtures.eagle3_checkpoints import CASES, DraftSpec, make_draft, make_target_gguf
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.drafts.report import DraftOptions
+from llama_eagle.convert.source.decode import words_shape
 from llama_eagle.errors import ConversionError, EagleError
 from safetensors.torch import load_file, save_file
 
@@ -206,3 +207,10 @@ def test_a_stored_input_norm_without_its_flag_is_reported(tmp_path: Path, target
     report = convert_draft(folder, target, tmp_path / "out.gguf")
     assert report.settings["norm_before_fc"] is True
     assert any("norm_before_fc is assumed true" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize("scale", [(2, 0), (0, 8), (3, 8), (2, 8, 1)])
+def test_words_of_no_shape_are_refused(scale: tuple[int, ...]) -> None:
+    assert words_shape((8, 8), {"zero": (2, 1), "scale": (2, 8)}) == (8, 64)
+    with pytest.raises(ConversionError, match="are not GPTQ's"):
+        words_shape((8, 8), {"zero": (2, 1), "scale": scale})
