@@ -86,7 +86,7 @@ GENERATE = [
     (["-m", "@target.gguf", "-p", "a", "-n", "0"], USAGE, ["--n-predict=0"]),
     (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),
     (["-p", "a"], USAGE, ["--model"]),
-    (["hello", "-m", "@target.gguf"], USAGE, ["(hello). This command takes options only, such as -m FILE or -p TEXT"]),
+    (["hello", "-m", "@target.gguf"], USAGE, ["(hello). This command takes options only, such as -m and -p"]),
     (["-p", "a", "-m", "owner/name"], INPUT, ["If it is on the hub: llama-eagle run owner/name"]),
     (["-m", "@target.gguf", "-d", "", "-p", "a"], USAGE, ["draft is empty. Give a file, mtp, lookup, none or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--frobnicate"], USAGE, ["--frobnicate"]),

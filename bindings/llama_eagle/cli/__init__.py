@@ -119,7 +119,8 @@ def _with_remedy(error: Any) -> str:
     parameters = error.ctx.command.params if getattr(error, "ctx", None) else ()
     takes_words = any(parameter.param_type_name == "argument" for parameter in parameters)
     if "unexpected extra argument" in message and not takes_words:
-        return f"{message}. This command takes options only, such as -m FILE or -p TEXT"
+        flags = [flag for parameter in parameters for flag in parameter.opts if flag in ("-m", "-p")]
+        return f"{message}. This command takes options only{', such as' * bool(flags)} {' and '.join(flags)}".rstrip()
     return message
 
 
