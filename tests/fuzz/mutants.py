@@ -1,17 +1,19 @@
-"""Changes one operator at a time in a copy of our Python code, runs tests on it, and prints which changes they catch.
+"""Changes one operator at a time in a copy of our Python code, and prints which changes the tests of `make test` catch.
 
-    python tests/fuzz/mutants.py --seed 1 --count 100               # with all tests of `make test`: hours
-    python tests/fuzz/mutants.py --seed 1 --count 30 --near         # with the test files that are nearest to the change
-    python tests/fuzz/mutants.py --only bindings/llama_eagle/drop_in   # places in these files alone
+    python tests/fuzz/mutants.py --seed 1 --count 100   # all tests once, then seconds for each change
+    python tests/fuzz/mutants.py --only convert/rope.py --tests tests/unit/test_convert_rotation.py
 
-The same seed chooses the same places in the same sources. A change that survives means that a test is missing, or that
-the change has no effect: in that case name it in EQUIVALENT. The exit code is 5 if any survives.
+The same seed chooses the same places in the same sources. The copy contains all changes, each with a switch. All tests
+run once with them off, which records the tests that reach each place: these run again with the change. A change that
+survives means that a test is missing, or that the change has no effect: in that case name it in EQUIVALENT. The exit
+code is 5 if any survives.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import random
 import re
@@ -19,10 +21,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import accumulate
 from pathlib import Path
+
+import mutant_copy
+from mutant_switches import OFF
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {"llama_eagle": "bindings/llama_eagle"}
@@ -37,9 +43,8 @@ OTHER: dict[type[ast.AST], str] = {
 }  # fmt: skip
 OPERATOR = re.compile(r"is\s+not\b|not\s+in\b|\b(?:is|in|and|or)\b|[-+*/%<>=!&|]+")
 MARKERS = "not slow and not gpu and not extended"
-MAX_SECONDS = 3600
-MAX_FILES = 8  # of tests, with --near
-NO_TESTS = 5  # pytest's exit code
+PLUGINS = ("mutant_switches.py", "mutant_tests.py")  # next to the copy
+MAX_SECONDS = 300  # of tests for a change, by their recorded times
 EQUIVALENT: dict[str, str] = {}  # name of a place -> why the change has no effect
 
 
@@ -70,14 +75,7 @@ class Place:
 def places(path: Path) -> Iterator[Place]:
     """Yield the operators of a source file. Those of type annotations are left out: they have no effect."""
     text = (ROOT / path).read_text("utf-8")
-    starts = [0, *(found.end() for found in re.finditer("\n", text))]
-
-    def offset(node: ast.expr, *, at_end: bool) -> int:
-        line, column = (node.end_lineno, node.end_col_offset) if at_end else (node.lineno, node.col_offset)
-        assert line is not None and column is not None
-        beginning = text[starts[line - 1] :].encode()[:column]  # columns count bytes
-        return starts[line - 1] + len(beginning.decode())
-
+    offset = mutant_copy.offsets(text)
     tree = ast.parse(text)
     annotations = {id(part) for node in ast.walk(tree) for part in _annotations(node)}
     for node in ast.walk(tree):
@@ -120,12 +118,19 @@ def chosen(seed: int, count: int, only: list[str]) -> list[Place]:
     return random.Random(seed).sample(found, min(count, len(found)))
 
 
-def copy_package(folder: Path) -> None:
-    """Write the package's Python files as they are installed. The library is that of the environment."""
+def copy_package(folder: Path, numbered: Mapping[int, Place]) -> None:
+    """Write the package's Python files as they are installed, with a switch for each change."""
     for name, source in sorted(SOURCES.items()):
         shutil.copytree(ROOT / source, folder / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "llama_eagle/demo").symlink_to(ROOT / "demo")
     (folder / "sitecustomize.py").write_text(FINDERS)
+    for plugin in PLUGINS:
+        shutil.copy(Path(__file__).with_name(plugin), folder)
+    by_file: dict[Path, dict[int, Place]] = defaultdict(dict)
+    for number, place in numbered.items():
+        by_file[place.path][number] = place
+    for path, chosen in by_file.items():
+        path_in(folder, path).write_text(mutant_copy.with_switches((ROOT / path).read_text("utf-8"), chosen), "utf-8")
 
 
 def path_in(folder: Path, path: Path) -> Path:
@@ -133,100 +138,55 @@ def path_in(folder: Path, path: Path) -> Path:
     return folder / name / path.relative_to(source)
 
 
-def tests_near(path: Path) -> list[list[str]]:
-    """Return groups of test files, nearest first: those that import the module, then those that import its users.
-
-    The tests of a command are those that run it.
-    """
-    imports, tests = _graph()
-    if "commands" in path.parts:
-        word = re.compile(rf"""["']{path.stem}["']""")
-        first = [test for test in tests if word.search((ROOT / test).read_text("utf-8"))]
-        return [first[:MAX_FILES]]
-    groups: list[list[str]] = []
-    found: set[str] = set()
-    modules, reached = {_module(path)}, set[str]()
-    while modules and len(found) < MAX_FILES:
-        group = [test for test, names in tests.items() if test not in found and not names.isdisjoint(modules)]
-        group = sorted(group, key=lambda test: len(tests[test]))[: MAX_FILES - len(found)]
-        groups += [group] if group else []
-        found.update(group)
-        reached |= modules
-        modules = {name for name, names in imports.items() if not names.isdisjoint(modules)} - reached
-    return groups
+def run_tests(folder: Path, *options: str, **environment: str) -> bool:
+    """Run the tests on the package in `folder`. Return False if one fails."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutant_tests", "-p", "no:cacheprovider", "-m", MARKERS]
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    return subprocess.run([*command, *options], cwd=ROOT, env=environment, stdout=sys.stderr).returncode == 0
 
 
-def _module(path: Path) -> str:
-    name = path_in(Path(), path).with_suffix("").as_posix().replace("/", ".")
-    return name.removesuffix(".__init__")
-
-
-@cache
-def _graph() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return the modules that each module imports, and those that each test file imports, also by its fixtures."""
-    files = [path.relative_to(ROOT) for folder in SOURCES.values() for path in sorted((ROOT / folder).rglob("*.py"))]
-    imports = {_module(path): _imported(path) for path in files}
-    fixtures = {path.stem: _imported(path.relative_to(ROOT)) for path in (ROOT / "tests/fixtures").glob("*.py")}
-    tests = {}
-    for test in sorted((ROOT / "tests").rglob("test_*.py")):
-        names = _imported(test.relative_to(ROOT))
-        used = (fixtures.get(name.removeprefix("fixtures."), set()) for name in names)
-        tests[str(test.relative_to(ROOT))] = names.union(*used) & imports.keys()
-    return imports, tests
-
-
-def _imported(path: Path) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+def results(folder: Path, numbered: Mapping[int, Place], tests: Sequence[str], jobs: int) -> dict[int, str]:
+    """Return the test that catches each change, or an empty string."""
+    copy_package(folder, numbered)
+    (folder / "reached").touch()
+    run_tests(folder, f"-n{jobs}", *tests)
+    seconds, broken = durations(folder / "times")
+    reached: dict[int, set[str]] = defaultdict(set)
+    for line in (folder / "reached").read_text().splitlines():
+        place, _, test = line.partition("\t")
+        reached[int(place)].add(test)
+    (folder / "reached").unlink()
+    plan = {number: quickest(names - broken, seconds) for number, names in reached.items()}
+    (folder / "plan").write_text(json.dumps(plan))
+    (folder / "active").write_text(str(OFF))
+    run_tests(folder, *tests, MUTANTS_PLAN=str(folder / "plan"))
+    lines = (folder / "results").read_text().splitlines()
+    found = {int(place): test for place, _, test in (line.partition(" ") for line in lines)}
+    for number, names in reached.items():
+        if "" in names and not found[number]:  # it runs at import, which is over when a process is forked
+            (folder / "active").write_text(str(number))
+            is_caught = not run_tests(folder, "-x", f"-n{jobs}", *(f"--deselect={test}" for test in broken), *tests)
+            found[number] = "a test that imports it" if is_caught else ""
     return found
 
 
-def first_failure(folder: Path, tests: list[str], without: Collection[str] = ()) -> str:
-    """Run tests on the package in `folder`. Return the first that fails, or an empty string. without: tests to omit."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", MARKERS]
-    command += [*(f"--deselect={test}" for test in without), *tests]
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    with tempfile.TemporaryFile() as output:
-        try:
-            environment = {**os.environ, "PYTHONPATH": path}
-            done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output, timeout=MAX_SECONDS)
-        except subprocess.TimeoutExpired:
-            return tests[0]
-        output.seek(0)
-        text = output.read().decode(errors="replace")
-    if done.returncode in (0, NO_TESTS):
-        return ""
-    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
-    if found is None:
-        raise SystemExit(text[-2000:])
-    return found[1]
+def durations(path: Path) -> tuple[dict[str, float], set[str]]:
+    """Return the seconds of each recorded test, and the tests that failed without a change."""
+    seconds: dict[str, float] = defaultdict(float)
+    broken = set()
+    for name, has_failed, duration in map(json.loads, path.read_text().splitlines()):
+        seconds[name] += duration
+        if has_failed:
+            broken.add(name)
+    return seconds, broken
 
 
-def tried(folder: Path, place: Place, groups: list[list[str]]) -> str:
-    """Return "caught" with a test, "equivalent", or "survived"."""
-    if place.name in EQUIVALENT:
-        return "equivalent"
-    file = path_in(folder, place.path)
-    original = file.read_text("utf-8")
-    broken: set[str] = set()  # they fail without the change, too
-    for group in groups:
-        while True:
-            file.write_text(place.changed(original), "utf-8")
-            try:
-                test = first_failure(folder, group, broken)
-            finally:
-                file.write_text(original, "utf-8")
-            if not test:
-                break
-            if not first_failure(folder, [test]):
-                return f"caught by {test}"
-            broken.add(test)
-    return "survived"
+def quickest(tests: Collection[str], seconds: Mapping[str, float]) -> list[str]:
+    """Return tests in the order of their times, as many as take MAX_SECONDS."""
+    order = sorted((test for test in tests if test in seconds), key=seconds.__getitem__)
+    total = accumulate(seconds[test] for test in order)
+    return [test for test, spent in zip(order, total, strict=True) if spent < MAX_SECONDS]
 
 
 def main() -> None:
@@ -234,21 +194,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the choice of places")
     parser.add_argument("--count", type=int, default=100, help="number of changes")
     parser.add_argument("--only", nargs="*", default=[], metavar="PATH", help="files and folders to change")
-    parser.add_argument("--near", action="store_true", help="run the nearest test files alone")
+    parser.add_argument("--tests", nargs="*", default=["tests"], metavar="PATH", help="tests to run")
+    parser.add_argument("--jobs", type=int, default=3, help="processes that run all tests at first")
     parser.add_argument("--list", action="store_true", help="print the places and change nothing")
     given = parser.parse_args()
     found = chosen(given.seed, given.count, given.only)
     if given.list:
         print(*found, sep="\n")
         return
-    survivors = 0
+    numbered = dict(enumerate(place for place in found if place.name not in EQUIVALENT))
     with tempfile.TemporaryDirectory() as name:
-        copy_package(Path(name))
-        for place in found:
-            result = tried(Path(name), place, tests_near(place.path) if given.near else [["tests"]])
-            survivors += result == "survived"
-            print(f"{result}: {place}", flush=True)
-    print(f"{survivors} survived")
+        caught = results(Path(name), numbered, given.tests, given.jobs)
+    for number, place in numbered.items():
+        print(f"caught by {test}: {place}" if (test := caught.get(number)) else f"survived: {place}")
+    survivors = sum(not caught.get(number) for number in numbered)
+    print(f"{survivors} of {len(found)} survived, {len(found) - len(numbered)} are equivalent")
     sys.exit(5 if survivors else 0)
 
 
