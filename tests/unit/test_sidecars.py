@@ -134,6 +134,7 @@ def test_a_head_that_the_target_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"draft={draft} names a draft, draft=lookup drafts from the text"):
         resolve(target, asked)
     writer = gguf.GGUFWriter(other := tmp_path / "other.gguf", "llama")
+    writer.add_token_list(["a"])
     finish(writer, other)
     with pytest.raises(InputError, match=r"other\.gguf has no MTP head: llama models have none"):
         resolve(other, asked)
