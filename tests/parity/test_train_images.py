@@ -21,6 +21,7 @@ from fixtures.training import make_training_target
 from fixtures.vision_files import encoded, png
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
+from llama_eagle.errors import NativeError
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SessionOptions
 from llama_eagle.sessions.session import EagleSession
@@ -102,6 +103,13 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def relative(found: Any, expected: Any) -> float:
     return float(np.abs(np.asarray(found) - np.asarray(expected)).max() / np.abs(np.asarray(expected)).max())
+
+
+def test_a_damaged_encoder_is_refused_with_the_reason(both: Both, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes((both.folder / "mmproj.gguf").read_bytes()[:-4096])
+    with pytest.raises(NativeError, match=r"damaged\.gguf: (?!no reason given).+\. Convert it again\."):
+        VisionEncoder(damaged, HasHandle(both.native).handle, n_threads=1)
 
 
 def test_inputs_and_features(both: Both) -> None:

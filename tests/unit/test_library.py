@@ -14,7 +14,15 @@ import pytest
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.gguf import size
 from llama_eagle.gguf.header import read_header
-from llama_eagle.gguf.size import DraftContext, Slots, available_bytes, draft_bytes, kv_bytes, require_memory
+from llama_eagle.gguf.size import (
+    DraftContext,
+    Slots,
+    available_bytes,
+    draft_bytes,
+    kv_bytes,
+    require_memory,
+    total_bytes,
+)
 from llama_eagle.native import build, programs
 from llama_eagle.native.build import library_folder
 from llama_eagle.serving import process
@@ -125,11 +133,22 @@ def test_memory_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert draft_bytes(header, draft, 1000) == 2 * kv_bytes(draft.header, 50, f16, f16) > 0
     with pytest.raises(EnvironmentFailure, match=r"GiB for the draft, .* Use a smaller n_ctx, draft_n_ctx or"):
         require_memory(header, available, f16, f16, draft)
+    for n_layers, has_memory in ((1, False), (2, True)):  # with one layer for a further token
+        more = {"eagle3.nextn_predict_layers": 1, "eagle3.block_count": n_layers}
+        assistant = replace(draft.header, keys=draft.header.keys | more)
+        assert bool(draft_bytes(header, DraftContext(assistant, 50, n_seq=2), 1000)) == has_memory
     exact = kv_bytes(header, 1000, f16, f16) + draft_bytes(header, draft, 1000)
     for free, fits in ((exact, True), (exact - 1, False), (None, True)):
         monkeypatch.setattr(size, "available_bytes", lambda free=free: free)
         with nullcontext() if fits else pytest.raises(EnvironmentFailure):
             require_memory(header, 1000, f16, f16, draft)
+
+
+def test_the_free_memory_of_the_machine_is_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size.linux, "free_memory", lambda: None)
+    monkeypatch.setattr(size, "free_addresses", lambda: None)
+    available, total = available_bytes(), total_bytes()
+    assert available is not None and total is not None and total // 500 < available <= total
 
 
 def test_a_build_without_the_server_says_how_to_add_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

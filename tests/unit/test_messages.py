@@ -118,6 +118,12 @@ def test_reasoning_or_content_where_a_template_refuses_both() -> None:
     assert "<|channel|>analysis<|message|>WHY<|end|>" in found
 
 
+@pytest.mark.parametrize("message", [USER | {"reasoning_content": "WHY"}, ANSWER | {"reasoning_content": ""}])
+def test_only_answers_have_reasoning(message: dict[str, Any]) -> None:
+    (path,) = [path for path in templates() if "gpt-oss" in path.name]
+    assert normalized(path.read_text(), [USER, message])[1] == message
+
+
 CUT = {  # arguments of a call that a limit has cut, and what the server makes of them (eagle_answers.h)
     '{"city": "Par': {"city": "Par"},
     '{"city": "Paris", "da': {"city": "Paris"},

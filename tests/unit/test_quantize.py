@@ -15,8 +15,10 @@ from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.convert.writer import gguf_output
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.gguf.header import read_header
 from llama_eagle.quantize.imatrix import read_imatrix
 from llama_eagle.quantize.quantize import QuantizeOptions, check_type, file_types, quantize
+from llama_eagle.quantize.reach import unreached
 
 pytestmark = pytest.mark.native
 
@@ -218,6 +220,19 @@ def test_a_matrix_that_does_not_reach_every_tensor(model: Path, tmp_path: Path) 
     assert found["blk.3.ffn_up.weight"] == "Q3_K"
     assert found["blk.2.ffn_up.weight"] == "IQ2_XXS"
     assert all(name.startswith("blk.3.") for name in report.without_matrix)
+
+
+def test_only_matrices_of_blocks_need_statistics(model: Path) -> None:
+    found = set(unreached([read_header(model)], {}))
+    assert {"blk.0.ffn_up.weight", "blk.0.ssm_out.weight", "blk.3.attn_q.weight"} <= found
+    others = {
+        "token_embd.weight",
+        "blk.0.attn_norm.weight",
+        "blk.0.ssm_a",
+        "blk.0.ssm_dt.bias",
+        "blk.0.ssm_conv1d.weight",
+    }
+    assert others <= types(model).keys() and found.isdisjoint(others)
 
 
 def test_a_type_that_was_chosen_by_name_needs_statistics_too(model: Path, tmp_path: Path) -> None:
