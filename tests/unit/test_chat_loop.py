@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,3 +137,12 @@ def test_without_a_home_folder_the_history_is_in_memory(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(platformdirs, "user_state_path", unknown)
     assert isinstance(lines._history(), InMemoryHistory)
+
+
+@pytest.mark.parametrize("system", ["RULES", None])
+def test_a_saved_conversation_comes_back(system: str | None, tmp_path: Path) -> None:
+    said, found = Conversation(system, [{"role": "user", "content": "Q"}]), Conversation("OTHER")
+    said.save(path := tmp_path / "chat.json")
+    assert [message["role"] for message in json.loads(path.read_text())["messages"]] == ["system", "user"][not system :]
+    found.load(path)
+    assert found == said
