@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import refuse_sources, temporary_next_to, write_whole
 from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.sidecars import peek_architecture
+from llama_eagle.hub import hub_errors
 from llama_eagle.quantize.imatrix import read_imatrix
 
 HOLDER = """
@@ -157,3 +159,8 @@ def test_pipes_are_refused_as_models(tmp_path: Path) -> None:
             read(path)
     assert peek_architecture(path) == ""
     os.close(pipe)
+
+
+def test_a_full_disk_behind_an_error_of_the_hub_is_named() -> None:
+    with pytest.raises(EnvironmentFailure, match="^owner/name: no space left in /models"), hub_errors("owner/name"):
+        raise RuntimeError("download failed") from OSError(errno.ENOSPC, "No space left on device", "/models")
