@@ -162,5 +162,5 @@ def test_pipes_are_refused_as_models(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_behind_an_error_of_the_hub_is_named() -> None:
-    with pytest.raises(EnvironmentFailure, match="^owner/name: no space left in /models"), hub_errors("owner/name"):
+    with pytest.raises(EnvironmentFailure, match=r"^owner/name: no space left in /models"), hub_errors("owner/name"):
         raise RuntimeError("download failed") from OSError(errno.ENOSPC, "No space left on device", "/models")
