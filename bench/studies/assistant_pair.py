@@ -1,7 +1,7 @@
 """Random weights in the shapes of Gemma 4's E2B and its assistant, as GGUF.
 
-The assistant drafts random tokens, of which none is accepted. So such a pair measures the time of a round for each
-draft length, which depends on shapes and types alone. Types: those of Q4_K_M, or Q8_0; the assistant is in Q8_0.
+The assistant drafts random tokens, and none of them is accepted. The pair measures the time of a round for each draft
+length, which depends on shapes and types alone. Types: those of Q4_K_M, or Q8_0; the assistant is in Q8_0.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ def assistant_pair(folder: Path, outtype: str) -> tuple[Path, Path]:
 
 
 def _write(path: Path, arch: str, shape: dict[str, Any], types: tuple[Type, Type]) -> None:
-    writer = gguf.GGUFWriter(path, arch)
-    _add_settings(writer, shape, arch == "gemma4")
+    writer, is_target = gguf.GGUFWriter(path, arch), arch == "gemma4"
+    _add_settings(writer, shape, is_target)
     _add_tokenizer(writer)
     ones = lambda n: np.ones(n, np.float32)  # noqa: E731
     rotated = np.array([1.0] * (FULL_HEAD // 8) + [1e30] * (3 * FULL_HEAD // 8), np.float32)
     writer.add_tensor("rope_freqs.weight", rotated)
     writer.add_tensor("output_norm.weight", ones(shape["width"]))
-    for name, rows, columns, kind in _matrices(shape, types, arch == "gemma4"):
+    for name, rows, columns, kind in _matrices(shape, types, is_target):
         writer.add_tensor(name, _blocks(rows, columns, kind), raw_dtype=kind)
     for i in range(shape["layers"]):
-        head = HEAD if (i + 1) % shape["period"] else FULL_HEAD
+        head = HEAD if _is_windowed(shape, i) else FULL_HEAD
         norms = dict.fromkeys(("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"), shape["width"])
         norms |= {"attn_q_norm": head, "layer_output_scale": 1}
-        if arch == "gemma4":
+        if is_target:
             norms |= {"post_norm": shape["width"]} | (
                 {"attn_k_norm": head} if i < shape["layers"] - shape["shared"] else {}
             )
         for name, n in norms.items():
             writer.add_tensor(f"blk.{i}.{name}.weight", ones(n))
-    if arch == "gemma4":
+    if is_target:
         writer.add_tensor("per_layer_proj_norm.weight", ones(PER_LAYER))
         projection = np.zeros((PER_LAYER * shape["layers"], 2 * HIDDEN), np.uint8)  # BF16 in published files, too
         writer.add_tensor("per_layer_model_proj.weight", projection, raw_dtype=Type.BF16)
@@ -65,6 +65,10 @@ def _write(path: Path, arch: str, shape: dict[str, Any], types: tuple[Type, Type
     writer.write_tensors_to_file()
     writer.close()
     partial.rename(path)
+
+
+def _is_windowed(shape: dict[str, Any], layer: int) -> bool:
+    return bool((layer + 1) % shape["period"])
 
 
 def _matrices(shape: dict[str, Any], types: tuple[Type, Type], is_target: bool) -> list[tuple[str, int, int, Type]]:
@@ -78,7 +82,7 @@ def _matrices(shape: dict[str, Any], types: tuple[Type, Type], is_target: bool) 
         found.append(("nextn.pre_projection.weight", width, 2 * HIDDEN, usual))
         found.append(("nextn.post_projection.weight", HIDDEN, width, usual))
     for i in range(n):
-        head = HEAD if (i + 1) % shape["period"] else FULL_HEAD
+        head = HEAD if _is_windowed(shape, i) else FULL_HEAD
         ffn, queries = shape["ffn"][i], shape["heads"] * head
         more = wide if i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2 else usual
         parts = [("attn_q", queries, width, usual), ("attn_output", width, queries, usual)]
@@ -122,7 +126,7 @@ def _add_settings(writer: gguf.GGUFWriter, shape: dict[str, Any], is_target: boo
     for length in (writer.add_key_length_swa, writer.add_value_length_swa, writer.add_rope_dimension_count_swa):
         length(HEAD)
     writer.add_sliding_window(WINDOW)
-    writer.add_sliding_window_pattern([(i + 1) % shape["period"] > 0 for i in range(n)])
+    writer.add_sliding_window_pattern([_is_windowed(shape, i) for i in range(n)])
     writer.add_shared_kv_layers(shape["shared"])
     writer.add_embedding_length_per_layer_input(PER_LAYER if is_target else 0)
     if is_target:

@@ -255,8 +255,8 @@ def cells_of(args: argparse.Namespace) -> list[Cell]:
                     draft = args.small  # of plain decoding, too, because its words have other ids
                 draft_type = args.draft_type if outtype and (draft or drafter in (EAGLE3, DFLASH)) else ""
                 accept = args.accept if draft or drafter != NONE else cell.accept
-                mine = dataclasses.replace(cell, drafter=drafter, draft=draft, draft_type=draft_type, rows=args.rows)
-                mine = dataclasses.replace(mine, accept=accept)
+                chosen = {"drafter": drafter, "draft": draft, "draft_type": draft_type, "accept": accept}
+                mine = dataclasses.replace(cell, **chosen, rows=args.rows)
                 cells += [mine, dataclasses.replace(mine, is_upstream=True)]
     return [cell for cell in cells if args.side in ("both", "llama.cpp" if cell.is_upstream else "ours")]
 
