@@ -9,7 +9,7 @@ from typing import Any
 from llama_eagle import console
 from llama_eagle.drafting.options import LOOKUP
 from llama_eagle.errors import EnvironmentFailure, UsageError
-from llama_eagle.files import check_output
+from llama_eagle.files import check_output, refuse_existing
 
 AT_MEMORY = 0.75  # share of the bandwidth from which memory limits a decode
 
@@ -98,7 +98,7 @@ def _memory_line(memory: dict[str, Any], decode_ms: float) -> str:
     return f"{start}\n                         {rates}"
 
 
-def require_plotting(path: Path) -> None:
+def require_plotting(path: Path, overwrite: bool) -> None:
     """Check, before minutes of measuring, that a plot can be written to `path`.
 
     Raises UsageError or EnvironmentFailure if not.
@@ -110,6 +110,7 @@ def require_plotting(path: Path) -> None:
         raise EnvironmentFailure("--plot requires matplotlib. Run `pip install 'llama-eagle[bench]'`.") from None
     matplotlib.use("Agg")
     check_output(path)
+    refuse_existing([path], overwrite)
     known = FigureCanvasBase.filetypes
     if path.suffix[1:].lower() not in known:
         raise UsageError(f"--plot {path}: unknown image format. Use one of the endings {', '.join(sorted(known))}.")

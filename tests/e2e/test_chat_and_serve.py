@@ -98,17 +98,25 @@ def test_ctrl_c_ends_an_answer_clears_the_line_and_leaves(models: Path, state: d
 
 
 def test_a_conversation_is_kept_and_taken_back(models: Path, tmp_path: Path) -> None:
-    file = tmp_path / "chat.json"
+    file, other = tmp_path / "chat.json", tmp_path / "notes.txt"
+    other.write_text("something dear")
     said = [
-        "hello", "/system be brief", f"/save {file}", "/retry", "/undo", "/undo", f"/load {file}", "/undo",
-        f"/load {tmp_path / 'none'}", "/think maybe", "/nonsense", "/exit",
+        "hello", f"/save {file}", "/system be brief", f"/save {file}", f"/save {other}", "/retry", "/undo", "/undo",
+        f"/load {file}", "/undo", f"/load {tmp_path / 'none'}", "/think maybe", "/nonsense", "/exit",
     ]  # fmt: skip
     outcome = chat(models, "\n".join(said))
     assert outcome.stdout.count(ALPHABET) == 2
     messages = json.loads(file.read_text())["messages"]
     assert [each["role"] for each in messages] == ["system", "user", "assistant"]
     errors = outcome.stderr.splitlines()
-    found = ("no question to remove", "cannot be read", "choose on, off or hide", "/nonsense is not a command")
+    assert other.read_text() == "something dear"
+    found = (
+        "notes.txt exists: name another",
+        "no question to remove",
+        "cannot be read",
+        "choose on, off or hide",
+        "/nonsense is not a command",
+    )
     assert len(errors) == len(found)
     assert all(part in error for part, error in zip(found, errors, strict=True))
 

@@ -91,6 +91,15 @@ def test_an_output_is_replaced_only_when_asked(tmp_path: Path) -> None:
         assert path.read_text() == "something dear"
         assert llama_eagle(*command, "--overwrite").code == 0
         assert path.read_bytes().startswith(b"GGUF")
+    plot, data = tmp_path / "plot.png", write_jsonl(tmp_path / "data.jsonl", {"text": "The quick brown fox."})
+    plot.write_text("something dear")
+    for command in (
+        ("train", "--target", source, "--data", data, "-o", tmp_path / "draft", "--gguf", plot),
+        ("evaluate", "-m", small, "--plot", plot),
+        ("bench", "-m", small, "--plot", plot),
+    ):
+        assert_one_line_error(llama_eagle(*command), USAGE, f"{plot} exists", "--overwrite")
+    assert plot.read_text() == "something dear" and not (tmp_path / "draft").exists()
     (tmp_path / "parts-00001-of-00002.gguf").write_text("something dear")
     outcome = llama_eagle("convert", source, "-o", tmp_path / "parts.gguf", "--split-max-size", "1M")
     assert_one_line_error(outcome, USAGE, "parts-00001-of-00002.gguf exists")

@@ -112,7 +112,7 @@ def test_train_from_a_gguf_to_a_gguf(
     assert command(capsys, *train, *options, "Q4_0")[0] == 0
     assert read_header(draft).tensors["blk.0.ffn_up.weight"].type_name == "Q4_0"
     with pytest.raises(SystemExit):  # a finished run is only reported
-        main([*map(str, (*train, *options, "Q4_0", "--resume"))])
+        main([*map(str, (*train, *options, "Q4_0", "--resume", "--overwrite"))])
     assert capsys.readouterr().out.splitlines()[1] == f"Use it: llama-eagle generate -m {target} -d {draft}"
     generate = (
         "generate",

@@ -13,11 +13,15 @@ from llama_eagle.files import read_text, temporary_next_to, typed
 
 @dataclass
 class Conversation:
-    """system: first message of the conversation, or None. images: parts to add to the next question."""
+    """system: first message of the conversation, or None. images: parts to add to the next question.
+
+    files: saved or loaded, which `save` may replace.
+    """
 
     system: str | None = None
     turns: list[dict[str, Any]] = field(default_factory=list)  # messages of user and assistant, alternating
     images: list[dict[str, Any]] = field(default_factory=list)
+    files: set[Path] = field(default_factory=set)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -64,11 +68,17 @@ class Conversation:
         self.turns, self.images = [], []
 
     def save(self, path: Path) -> None:
-        """Write the messages as JSON in OpenAI's format. Raises `InputError` if the file cannot be written."""
+        """Write the messages as JSON in OpenAI's format.
+
+        Raises `UsageError` for a file of something else, and `InputError` if it cannot be written.
+        """
+        if path.is_file() and path.resolve() not in self.files:
+            raise UsageError(f"{path} exists: name another file.")
         try:
             with temporary_next_to(path) as (middle,):
                 middle.write_text(json.dumps({"messages": self.messages}, ensure_ascii=False, indent=2), "utf-8")
                 middle.replace(path)
+            self.files.add(path.resolve())
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror}). Name another file.") from None
 
@@ -79,6 +89,7 @@ class Conversation:
         is_system = bool(said) and said[0]["role"] == "system"
         self.system = said[0]["content"] if is_system else None
         self.turns = said[1:] if is_system else said
+        self.files.add(path.resolve())
 
 
 def text_of(content: Any) -> str:

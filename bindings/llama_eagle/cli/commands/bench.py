@@ -17,6 +17,7 @@ from llama_eagle.cli.options import (
     Devices,
     DraftGpuLayers,
     Json,
+    Overwrite,
     PMin,
     Threads,
     drafting_option,
@@ -221,6 +222,7 @@ def bench(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Write a plot of speed by draft length to this file.")
     ] = None,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Measure decoding speed without drafts and by draft length.
@@ -235,7 +237,7 @@ def bench(
     pair = pair.resolved()
     _refuse_unused(pair)
     if plot is not None:
-        report.require_plotting(plot)
+        report.require_plotting(plot, overwrite)
     runs.plan(None)  # refuses wrong values before the files are made
     jobs = _jobs(pair, runs)
     plan = runs.plan(_peer() if runs.peers else None, len(jobs))

@@ -10,7 +10,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import ADVANCED, Devices, Drafting, Json, Sampling, TargetFile, Threads, Vision
+from llama_eagle.cli.options import ADVANCED, Devices, Drafting, Json, Overwrite, Sampling, TargetFile, Threads, Vision
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor.threads import n_threads
@@ -75,6 +75,7 @@ def evaluate(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Write a plot of acceptance and speed to this file.")
     ] = None,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Measure a drafter's acceptance rate and speed on prompts.
@@ -102,7 +103,7 @@ def evaluate(
     if not drafts.drafts or drafts.n_draft == 0:
         raise UsageError("there is no drafter to evaluate. Give --draft, and --n-draft of 1 or more, or auto.")
     if plot is not None:
-        require_plotting(plot)
+        require_plotting(plot, overwrite)
     prompts = take(read_prompts(data), limit)
     threads = n_threads(threads)
     job = evaluation.Evaluation(

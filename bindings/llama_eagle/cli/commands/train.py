@@ -12,9 +12,9 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import ADVANCED, Json, read_layers
+from llama_eagle.cli.options import ADVANCED, Json, Overwrite, read_layers
 from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
-from llama_eagle.files import check_output, expand_home, refuse_sources
+from llama_eagle.files import check_output, expand_home, refuse_existing, refuse_sources
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -248,6 +248,7 @@ def train(
     gguf_type: Annotated[
         str, typer.Option(metavar="TYPE", help="Quantization type of the file that --gguf writes.")
     ] = "q8_0",
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Train an EAGLE-3 draft, or a target's MTP head (--mtp)."""
@@ -263,6 +264,7 @@ def train(
     if gguf is not None:
         _require_writable(gguf, gguf_type.lower(), draft)
         _refuse_sources(gguf, out, target, [*(data or []), *([draft.init] if draft.init else [])])
+        refuse_existing([gguf], overwrite)
     options = vars(draft) | vars(optimizer) | vars(run_options) | {"aux_layers": read_layers(draft.aux_layers)}
     options["seconds"] = None if hours is None else 3600 * hours
     report = run(Settings(output=out, target=target, data=tuple(data or ["self"]), **options))
