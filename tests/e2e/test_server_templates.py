@@ -93,11 +93,12 @@ def test_long_conversations_are_within_the_limits(server: Served) -> None:
 
 
 def test_a_template_whose_reader_recurses(tmp_path: Path) -> None:
-    """Over each elif: it is refused before the server listens."""
+    """Over each elif: it is refused before the server listens. llama-server may end before it logs the cause."""
     write_target(tmp_path / "target.gguf")
     (tmp_path / "template.jinja").write_text("{% if 0 %}" + "{% elif 0 %}" * 100_000 + "{% endif %}")
     given = ("-m", tmp_path / "target.gguf", "-d", "none", "--", "--chat-template-file", tmp_path / "template.jinja")
-    with pytest.raises(AssertionError, match=r"refuses its arguments: the supplied chat template"), serve(*given):
+    reason = "refuses its arguments: (the supplied chat template|failed to apply template: the chat template calls itself)"
+    with pytest.raises(AssertionError, match=reason), serve(*given):
         pass
 
 

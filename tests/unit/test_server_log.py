@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
 import pytest
-from llama_eagle.errors import EnvironmentFailure
-from llama_eagle.serving.process import _until_end, complaint
+from llama_eagle.errors import EnvironmentFailure, UsageError
+from llama_eagle.serving.process import _follow, _until_end, complaint
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,17 @@ def test_an_end_without_a_word_has_a_reason(end: str, reason: str) -> None:
     process = subprocess.Popen([sys.executable, "-c", f"import os, signal, sys; {end}"], text=True)
     with pytest.raises(EnvironmentFailure, match=reason):
         _until_end(process, lambda: "", "See --verbose.")
+
+
+END_OF_A_TEMPLATE = (
+    "0.00.312.441 E common_chat_verify_template: failed to apply template: it never ends",
+    "error: the supplied chat template is not supported: {% for",
+)
+
+
+@pytest.mark.parametrize("lines", list(itertools.permutations(END_OF_A_TEMPLATE)))
+def test_the_reason_of_a_refused_template_does_not_depend_on_the_order_of_lines(lines: tuple[str, str]) -> None:
+    """The log's thread writes one, the reader of arguments the other: llama.cpp 0c1e57098, common/arg.cpp."""
+    process = subprocess.Popen(["printf", "%s\n", *lines], stdout=subprocess.PIPE, text=True)
+    with pytest.raises(UsageError, match=r"arguments: failed to apply template: it never ends\."):
+        _until_end(process, lambda: _follow(process, False, print), "See --verbose.")

@@ -51,8 +51,9 @@ _OF_ARGUMENTS = re.compile(
     r"(error: )?invalid argument: |error while handling argument|JSON schema error|the supplied chat template is not"
     r"|failed to apply template|Jinja Exception: "
 )
-# Its last words, which follow the reason.
+# Its last words, which follow the reason. The second is printed past the log, so it may also come first.
 _ENDS = re.compile(r"exiting due to model loading error")
+_TEMPLATE_ENDS = "error: the supplied chat template is not"
 _LISTENING = re.compile(r"listening on (?P<address>\S+)")
 
 
@@ -178,7 +179,8 @@ def _follow(process: subprocess.Popen[str], verbose: bool, on_address: Callable[
         is_advice = (
             complaints and not announced and _OF_ARGUMENTS.match(complaints[0]) and not _OF_ARGUMENTS.match(message)
         )
-        follows = complaints and (is_advice or _ENDS.search(text) or complaints[0].startswith(rpc.LOST))
+        has_cause = complaints and complaints[0].startswith("failed to apply template") and _TEMPLATE_ENDS in text
+        follows = complaints and (is_advice or has_cause or _ENDS.search(text) or complaints[0].startswith(rpc.LOST))
         if (level == "E" or (not found and "error" in text.lower())) and not follows:
             complaints.append(message)
         if verbose:
