@@ -42,7 +42,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             time.sleep(PATIENCE_S)  # until it is killed: it may have started servers
     elif mutant_switches.WORKER not in os.environ:
         with TIMES.open("a") as file:
-            print(json.dumps([report.nodeid, report.failed, report.duration]), file=file)
+            print(json.dumps([report.nodeid, report.when == "setup", report.failed, report.duration]), file=file)
 
 
 def _tell(*words: str) -> None:
@@ -61,19 +61,21 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     items = {item.nodeid: item for item in session.items}
     servers = _start_servers()
-    sound: set[str] = set()  # without a change
-    for number, names in json.loads(Path(os.environ[PLAN]).read_text()).items():
+    plan = json.loads(Path(os.environ[PLAN]).read_text())
+    for number, names in ((int(number), names) for number, names in plan.items()):
         left = [items[name] for name in names if name in items]
-        while (test := _first_failure(int(number), left, servers)) and test not in sound:
-            if not _first_failure(mutant_switches.OFF, [items[test]], servers):
-                sound.add(test)
-            else:
-                left.remove(items[test])
+        while (test := _first_failure(number, left, servers)) and not _is_caught(number, items[test], servers):
+            left.remove(items[test])
         with RESULTS.open("a") as file:
             print(number, test, file=file)
     for server in servers:
         server.kill()
     return True
+
+
+def _is_caught(number: int, test: pytest.Item, servers: Sequence[psutil.Process]) -> bool:
+    """Return True if this test fails on its own, too, and passes without the change."""
+    return bool(_first_failure(number, [test], servers)) and not _first_failure(mutant_switches.OFF, [test], servers)
 
 
 def _start_servers() -> list[psutil.Process]:

@@ -1,21 +1,22 @@
 """Changes one operator at a time in a copy of our Python code, and prints which changes the tests of `make test` catch.
 
-    python tests/fuzz/mutants.py --seed 1 --count 100   # all tests once, then seconds for each change
+    python tests/fuzz/mutants.py --seed 1 2 3 --count 100   # all tests once, then seconds for each change
     python tests/fuzz/mutants.py --only convert/rope.py --tests tests/unit/test_convert_rotation.py
 
-The same seed chooses the same places in the same sources. The copy contains all changes, each with a switch. All tests
-run once with them off, which records the tests that reach each place: these run again with the change. A change that
-survives means that a test is missing, or that the change has no effect: in that case name it in EQUIVALENT. The exit
-code is 5 if any survives.
+The same seed chooses the same places, also when other lines change. The copy contains all changes, each with a switch.
+All tests run once with them off, which records the tests that reach each place: these run again with the change. A
+change that survives means that a test is missing, or that the change has no effect: in that case name it in EQUIVALENT.
+The exit code is 5 if any survives.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -23,8 +24,8 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 
 import mutant_copy
@@ -44,7 +45,8 @@ OTHER: dict[type[ast.AST], str] = {
 OPERATOR = re.compile(r"is\s+not\b|not\s+in\b|\b(?:is|in|and|or)\b|[-+*/%<>=!&|]+")
 MARKERS = "not slow and not gpu and not extended"
 PLUGINS = ("mutant_switches.py", "mutant_tests.py")  # next to the copy
-MAX_SECONDS = 300  # of tests for a change, by their recorded times
+FEW = 10  # of a file's tests come before all other files' further ones
+Plan = Mapping[int, list[str]]
 EQUIVALENT: dict[str, str] = {}  # name of a place -> why the change has no effect
 
 
@@ -64,7 +66,7 @@ class Place:
     @property
     def name(self) -> str:
         """The file, the source line and the change. It remains the same when lines are inserted before."""
-        text = (ROOT / self.path).read_text("utf-8")
+        text = text_of(self.path)
         source = text.splitlines()[self.line - 1].strip()
         return f"{self.path}: {source}: {text[self.start : self.end]} -> {self.other}"
 
@@ -72,9 +74,14 @@ class Place:
         return f"{self.path}:{self.line}: {self.name.partition(': ')[2]}"
 
 
+@functools.cache
+def text_of(path: Path) -> str:
+    return (ROOT / path).read_text("utf-8")
+
+
 def places(path: Path) -> Iterator[Place]:
     """Yield the operators of a source file. Those of type annotations are left out: they have no effect."""
-    text = (ROOT / path).read_text("utf-8")
+    text = text_of(path)
     offset = mutant_copy.offsets(text)
     tree = ast.parse(text)
     annotations = {id(part) for node in ast.walk(tree) for part in _annotations(node)}
@@ -115,7 +122,7 @@ def chosen(seed: int, count: int, only: list[str]) -> list[Place]:
     files = [path for path in files if not path.is_relative_to("bench/studies") and path.name != "plots.py"]
     files = [path for path in files if not only or any(path.is_relative_to(each) for each in only)]
     found = [place for path in files for place in places(path)]
-    return random.Random(seed).sample(found, min(count, len(found)))
+    return sorted(found, key=lambda place: hashlib.sha256(f"{seed} {place.name}".encode()).digest())[:count]
 
 
 def copy_package(folder: Path, numbered: Mapping[int, Place]) -> None:
@@ -130,7 +137,7 @@ def copy_package(folder: Path, numbered: Mapping[int, Place]) -> None:
     for number, place in numbered.items():
         by_file[place.path][number] = place
     for path, chosen in by_file.items():
-        path_in(folder, path).write_text(mutant_copy.with_switches((ROOT / path).read_text("utf-8"), chosen), "utf-8")
+        path_in(folder, path).write_text(mutant_copy.with_switches(text_of(path), chosen), "utf-8")
 
 
 def path_in(folder: Path, path: Path) -> Path:
@@ -146,70 +153,108 @@ def run_tests(folder: Path, *options: str, **environment: str) -> bool:
     return subprocess.run([*command, *options], cwd=ROOT, env=environment, stdout=sys.stderr).returncode == 0
 
 
-def results(folder: Path, numbered: Mapping[int, Place], tests: Sequence[str], jobs: int) -> dict[int, str]:
+def results(folder: Path, numbered: Mapping[int, Place], given: argparse.Namespace) -> dict[int, str]:
     """Return the test that catches each change, or an empty string."""
-    copy_package(folder, numbered)
-    (folder / "reached").touch()
-    run_tests(folder, f"-n{jobs}", *tests)
-    seconds, broken = durations(folder / "times")
+    everywhere = folder / "all"
+    copy_package(everywhere, numbered)
+    (everywhere / "reached").touch()
+    run_tests(everywhere, f"-n{given.jobs}", *given.tests)
+    setup, seconds, broken = durations(everywhere / "times")
     reached: dict[int, set[str]] = defaultdict(set)
-    for line in (folder / "reached").read_text().splitlines():
+    for line in (everywhere / "reached").read_text().splitlines():
         place, _, test = line.partition("\t")
         reached[int(place)].add(test)
-    (folder / "reached").unlink()
-    plan = {number: quickest(names - broken, seconds) for number, names in reached.items()}
-    (folder / "plan").write_text(json.dumps(plan))
-    (folder / "active").write_text(str(OFF))
-    run_tests(folder, *tests, MUTANTS_PLAN=str(folder / "plan"))
-    lines = (folder / "results").read_text().splitlines()
-    found = {int(place): test for place, _, test in (line.partition(" ") for line in lines)}
+    plan = {
+        number: list(quickest(names & seconds.keys() - broken, setup, seconds, given.seconds))
+        for number, names in reached.items()
+    }
+    with ThreadPoolExecutor(given.jobs) as pool:
+        parts = [dict(list(plan.items())[start :: given.jobs]) for start in range(given.jobs)]
+        run = [pool.submit(_try, folder / f"part-{i}", numbered, part, given.tests) for i, part in enumerate(parts)]
+        found = {number: test for each in run for number, test in each.result().items()}
+    (everywhere / "reached").unlink()
     for number, names in reached.items():
         if "" in names and not found[number]:  # it runs at import, which is over when a process is forked
-            (folder / "active").write_text(str(number))
-            is_caught = not run_tests(folder, "-x", f"-n{jobs}", *(f"--deselect={test}" for test in broken), *tests)
+            (everywhere / "active").write_text(str(number))
+            without = [f"--deselect={test}" for test in broken]
+            is_caught = not run_tests(everywhere, "-x", f"-n{given.jobs}", *without, *given.tests)
             found[number] = "a test that imports it" if is_caught else ""
     return found
 
 
-def durations(path: Path) -> tuple[dict[str, float], set[str]]:
-    """Return the seconds of each recorded test, and the tests that failed without a change."""
+def _try(folder: Path, numbered: Mapping[int, Place], plan: Plan, tests: Sequence[str]) -> dict[int, str]:
+    copy_package(folder, numbered)
+    (folder / "plan").write_text(json.dumps(plan))
+    (folder / "active").write_text(str(OFF))
+    run_tests(folder, *tests, MUTANTS_PLAN=str(folder / "plan"))
+    lines = (folder / "results").read_text().splitlines() if plan else []
+    return {int(place): test for place, _, test in (line.partition(" ") for line in lines)}
+
+
+def durations(path: Path) -> tuple[dict[str, float], dict[str, float], set[str]]:
+    """Return the seconds of each file's fixtures and of each test, and the tests that failed without a change."""
+    setup: dict[str, float] = defaultdict(float)
     seconds: dict[str, float] = defaultdict(float)
     broken = set()
-    for name, has_failed, duration in map(json.loads, path.read_text().splitlines()):
-        seconds[name] += duration
+    for name, is_setup, has_failed, duration in map(json.loads, path.read_text().splitlines()):
+        if is_setup:
+            setup[file_of(name)] = max(setup[file_of(name)], duration)
+        else:
+            seconds[name] += duration
         if has_failed:
             broken.add(name)
-    return seconds, broken
+    return setup, seconds, broken
 
 
-def quickest(tests: Collection[str], seconds: Mapping[str, float]) -> list[str]:
-    """Return tests in the order of their times, as many as take MAX_SECONDS."""
-    order = sorted((test for test in tests if test in seconds), key=seconds.__getitem__)
-    total = accumulate(seconds[test] for test in order)
-    return [test for test, spent in zip(order, total, strict=True) if spent < MAX_SECONDS]
+def quickest(
+    tests: Collection[str], setup: Mapping[str, float], seconds: Mapping[str, float], limit: float
+) -> Iterator[str]:
+    """Yield the tests, quick files first, as many as take `limit` seconds. Those of a file share fixtures."""
+    by_file: dict[str, list[str]] = defaultdict(list)
+    for test in sorted(tests, key=seconds.__getitem__):
+        by_file[file_of(test)].append(test)
+    parts = [part for each in by_file.values() for part in (each[:FEW], each[FEW:]) if part]
+    cost = {part[0]: setup[file_of(part[0])] + sum(map(seconds.__getitem__, part)) for part in parts}
+    spent = 0.0
+    for part in sorted(parts, key=lambda part: cost[part[0]]):
+        spent += setup[file_of(part[0])]
+        for test in part:
+            spent += seconds[test]
+            if spent < limit:
+                yield test
+
+
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1, help="seed of the choice of places")
-    parser.add_argument("--count", type=int, default=100, help="number of changes")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="seeds of the choice of places")
+    parser.add_argument("--count", type=int, default=100, help="number of changes for each seed")
     parser.add_argument("--only", nargs="*", default=[], metavar="PATH", help="files and folders to change")
     parser.add_argument("--tests", nargs="*", default=["tests"], metavar="PATH", help="tests to run")
-    parser.add_argument("--jobs", type=int, default=3, help="processes that run all tests at first")
+    parser.add_argument("--jobs", type=int, default=3, help="processes that run tests")
+    parser.add_argument("--seconds", type=float, default=300, help="of tests for a change, by their recorded times")
     parser.add_argument("--list", action="store_true", help="print the places and change nothing")
     given = parser.parse_args()
-    found = chosen(given.seed, given.count, given.only)
+    by_seed = {seed: chosen(seed, given.count, given.only) for seed in given.seed}
     if given.list:
-        print(*found, sep="\n")
+        for each in by_seed.values():
+            print(*each, sep="\n")
         return
-    numbered = dict(enumerate(place for place in found if place.name not in EQUIVALENT))
+    every = dict.fromkeys(place for each in by_seed.values() for place in each)
+    numbered = dict(enumerate(place for place in every if place.name not in EQUIVALENT))
     with tempfile.TemporaryDirectory() as name:
-        caught = results(Path(name), numbered, given.tests, given.jobs)
-    for number, place in numbered.items():
-        print(f"caught by {test}: {place}" if (test := caught.get(number)) else f"survived: {place}")
-    survivors = sum(not caught.get(number) for number in numbered)
-    print(f"{survivors} of {len(found)} survived, {len(found) - len(numbered)} are equivalent")
-    sys.exit(5 if survivors else 0)
+        caught = results(Path(name), numbered, given)
+    by_place = {place: caught.get(number, "") for number, place in numbered.items()}
+    for place, test in by_place.items():
+        print(f"caught by {test}: {place}" if test else f"survived: {place}")
+    for seed, each in by_seed.items():
+        left = [place for place in each if place in by_place]
+        survivors = sum(not by_place[place] for place in left)
+        print(f"seed {seed}: {survivors} of {len(each)} survived, {len(each) - len(left)} are equivalent")
+    sys.exit(5 if not all(by_place.values()) else 0)
 
 
 if __name__ == "__main__":
