@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from fixtures.command import Outcome, assert_one_line_error, llama_eagle
 from fixtures.serving import serve
 from fixtures.targets import make_dense_gguf
 from fixtures.tiny_gguf import write_target
+from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.sessions.models import Model
 
 pytestmark = pytest.mark.native
 
@@ -79,6 +82,24 @@ def test_two_at_once_lose_nothing(dense: Path, tmp_path: Path) -> None:
         for prompt, text in zip((PROMPT, OTHER), texts, strict=True):
             assert generate(both, prompt) == text
             assert both.speculative_stats.n_accepted > 25
+
+
+def test_many_that_close_at_the_same_moment_lose_nothing(dense: Path, tmp_path: Path) -> None:
+    """Each reads, adds its text and replaces the file while the others do."""
+    cache, n = tmp_path / "texts", 6
+    with Model.target(dense) as model:
+        lookups = [PromptLookup() for _ in range(n)]
+        for i, lookup in enumerate(lookups):
+            lookup.open(cache, model.vocab)
+            lookup.begin([10 * i + j for j in range(1, 9)])
+        with ThreadPoolExecutor(n) as pool:
+            list(pool.map(PromptLookup.save, lookups))
+        everything = PromptLookup()
+        everything.open(cache, model.vocab)
+        for i in range(n):
+            everything.begin([10 * i + 1])
+            assert everything.draft(10 * i + 2, 6) == [10 * i + j for j in range(3, 9)]
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "short", "flipped", "longer", "tokens"])

@@ -7,11 +7,13 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "eagle_error.h"
+#include "eagle_file_lock.h"
 
 #ifdef _WIN32
 #include <process.h>
@@ -117,10 +119,11 @@ std::string LookupFile::read(Ngrams & ngrams) const {
         return "";
     }
     std::error_code failed;
-    const auto size = file ? std::filesystem::file_size(path_, failed) : 0;
-    if (!file || failed) {
+    if (!file || !std::filesystem::is_regular_file(path_, failed) || std::fseek(file.get(), 0, SEEK_END) != 0) {
         refuse(path_, "it cannot be read");
     }
+    const auto size = (size_t) std::ftell(file.get());  // of the open file: another process may replace it meanwhile
+    std::rewind(file.get());
     Header header{};
     const size_t n_read = std::fread(&header, 1, sizeof header, file.get());
     if (n_read == 0) {
@@ -156,6 +159,9 @@ std::string LookupFile::read(Ngrams & ngrams) const {
 }
 
 void LookupFile::write(Ngrams & ngrams) const {
+    static std::mutex writing;  // some file systems have no locks between the threads of a process
+    const std::lock_guard<std::mutex> in_process(writing);
+    const FileLock lock(path_);
     read(ngrams);
     const std::vector<Record> records = records_of(ngrams);
     Header header{{}, VERSION, ngrams.now(), vocabulary_, records.size(), 0};
