@@ -36,7 +36,9 @@ MODULES := $(sort $(shell find bindings convert demo bench train -name '*.py' -n
 SUM := $(shell echo '$(MODULES) $(subst ','\'',$(CMAKE_ARGS))' | cksum | cut -d' ' -f1)
 INSTALLED := $(VENV)/installed-$(SUM)
 INSTALLED_LEAN := $(VENV)/lean-$(SUM)
-# Python compiles a module when it is first imported; most of torch's and transformers' never are.
+# Python compiles a module when it is first imported; most of torch's and transformers' never are. It keeps the result,
+# even where the environment says otherwise: the tests start thousands of programs.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(PIP) install --quiet --no-compile
 INSTALL := $(PIP_INSTALL) --no-build-isolation
 # make -n would run a recipe that names $(MAKE) itself.
