@@ -106,7 +106,11 @@ def test_the_messages_api(server: Served) -> None:
 def test_keys(server: Served) -> None:
     for given in ("", "Bearer wrong", f"Bearer {KEY[:-1]}", f"Bearer {KEY}x"):
         assert server.post("/completion", {"prompt": "a", "n_predict": 1}, Authorization=given)[0] == 401
-    assert server.post("/completion", {"prompt": "a", "n_predict": 1}, Authorization=f"Bearer {KEY}")[0] == 200
+    for headers in (
+        {"Authorization": f"Bearer {KEY}"}, {"Authorization": f"bearer  {KEY}"}, {"X-Api-Key": KEY},
+        {"Authorization": "Bearer another", "X-Api-Key": KEY}, {"Authorization": f"Bearer {KEY}", "X-Api-Key": "x"},
+    ):  # fmt: skip
+        assert server.post("/completion", {"prompt": "a", "n_predict": 1}, **headers)[0] == 200
     assert server.get("/health")[0] == 200
     assert KEY not in Path(f"/proc/{server.process.pid}/cmdline").read_text()
     for child in children(server.process.pid):
@@ -135,6 +139,39 @@ def test_bad_requests_are_the_clients_fault(server: Served, path: str, body: Any
     assert server.send("POST", path, data, Authorization=f"Bearer {KEY}")[0] == expected
     assert server.process.poll() is None
     test_the_messages_api(server)
+
+
+UNREADABLE: list[tuple[int, bytes, dict[str, str], str]] = [  # status, body, headers, words of the reason
+    (413, b" " * (33 << 20), {}, "32 MiB"),
+    (415, b"{}", {"Content-Encoding": "gzip"}, "compressed"),
+    (416, b"{}", {"Range": "bytes=z"}, "Range"),
+    (400, b"{}", {"Content-Type": "multipart/form-data"}, "parts"),
+    (400, b"{}", {"Cookie": "x" * 9000}, "8192 bytes"),
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize(("status", "body", "headers", "words"), UNREADABLE)
+def test_requests_that_cannot_be_read_are_refused_with_a_reason(
+    server: Served, path: str, status: int, body: bytes, headers: dict[str, str], words: str
+) -> None:
+    found, answer = server.send("POST", path, body, Authorization=f"Bearer {KEY}", **headers)
+    assert found == status and words in answer["error"]["message"]
+    assert (answer.get("type") == "error") == (
+        path == "/v1/messages"
+    ) or "Cookie" in headers  # the path is not read then
+    assert (answer["error"]["type"] == "request_too_large") == (path == "/v1/messages" and status == 413)
+
+
+def test_a_page_of_this_machine_may_send_its_key(server: Served) -> None:
+    """Browsers ask beforehand. A * does not allow Authorization (Fetch standard, CORS non-wildcard header)."""
+    connection = server.connect()
+    names = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    connection.request("OPTIONS", "/v1/chat/completions", None, {"Origin": "http://localhost:3000", **names})
+    response = connection.getresponse()
+    assert response.status == 200 and response.getheader("Access-Control-Allow-Origin") == "http://localhost:3000"
+    assert {"*", "Authorization"} <= set(str(response.getheader("Access-Control-Allow-Headers")).split(", "))
+    connection.close()
 
 
 def test_ends_in_time(models: Path) -> None:

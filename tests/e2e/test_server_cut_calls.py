@@ -140,6 +140,47 @@ def test_pieces_make_up_the_whole_message(speaking: tuple[Served, tuple[str, ...
         assert_same_message(server, body)
 
 
+def reasons_of(server: Served, body: Answer, stream: bool) -> tuple[str, str, str]:
+    """Finish reason of OpenAI's chat API, that of its older form of tools, and the status of a response's last item."""
+    function = {"name": "weather", "parameters": CITY}
+    found = []
+    for tools in ({"tools": [{"type": "function", "function": function}]}, {"functions": [function]}):
+        path, given = "/v1/chat/completions", {**body, **tools}
+        pieces = list(events(server, path, given)) if stream else [server.post(path, given)[1]]
+        found += [choice["finish_reason"] for piece in pieces for choice in piece["choices"] if choice["finish_reason"]]
+    given = {"input": body["messages"], "max_output_tokens": body["max_tokens"], "stop": body["stop"], "temperature": 0}
+    given["tools"] = [{"type": "function", **function}]
+    whole = list(events(server, "/v1/responses", given))[-1]["response"] if stream else None
+    output = (whole or server.post("/v1/responses", given)[1])["output"]
+    assert len(found) == 2 and all(item["status"] == "completed" for item in output[:-1])
+    return found[0], found[1], output[-1]["status"]
+
+
+def is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def test_a_call_that_is_cut_is_none_to_run(speaking: tuple[Served, tuple[str, ...]]) -> None:
+    server, says = speaking
+    for stop in ([], ["Par"], ["is"], ["}"]):
+        body = {
+            "messages": [{"role": "user", "content": "How is it?"}],
+            "temperature": 0,
+            "max_tokens": 40,
+            "stop": stop,
+        }
+        arguments = [arguments for _, arguments in chat(server, body, stream=False)[2]]
+        is_whole = all(map(is_json, arguments))
+        expected = ("tool_calls", "function_call") if arguments and is_whole else ("stop", "stop")
+        for stream in (False, True):
+            found = reasons_of(server, body, stream)
+            assert found == (*expected, "completed" if is_whole else "incomplete"), (stop, stream)
+        assert is_whole or stop or "zone" in "".join(says)  # an argument that the tool does not have
+
+
 BEGUN = {  # by template: the beginning of an answer, and what the model adds to it
     "Qwen-Qwen2.5-7B-Instruct": (
         "Well. <tool_call>\n",

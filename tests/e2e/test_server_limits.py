@@ -134,6 +134,8 @@ def test_connections_that_say_nothing_or_half_a_word(server: Served) -> None:
 BODIES: dict[str, Any] = {
     "brackets": "[" * 100_000,
     "objects": '{"prompt": "a", "x": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001,
+    "keys": json.dumps({"prompt": "a", "n_predict": 1} | {str(i): 0 for i in range(40_000)}),
+    "keys of many objects": json.dumps({"prompt": "a", "n_predict": 1, "x": [{str(i): 0 for i in range(9000)}] * 9}),
 }
 
 

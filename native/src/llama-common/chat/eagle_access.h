@@ -1,6 +1,8 @@
 // Access control of llama.cpp's server: origins, keys, and files that must not have changed.
 #pragma once
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -50,13 +52,13 @@ bool eagle_allows(const std::string & host, const std::string & origin, Response
     response.status = 403;
     response.set_content(
         "{\"error\":{\"code\":403,\"type\":\"permission_error\",\"message\":\"a page of another site: "
-        "start this server with a key for it\"}}",
+        "start this server with a key and -- --cors-origins for it\"}}",
         "application/json; charset=utf-8");
     return false;
 }
 
 // Compares in constant time, so that the duration does not reveal which part of a key is correct.
-inline bool eagle_has_key(const std::vector<std::string> & keys, const std::string & given) {
+inline bool eagle_is_key(const std::vector<std::string> & keys, const std::string & given) {
     bool found = false;
     for (const std::string & key : keys) {
         unsigned char differs = key.size() != given.size();
@@ -66,4 +68,23 @@ inline bool eagle_has_key(const std::vector<std::string> & keys, const std::stri
         found |= !differs && !key.empty();
     }
     return found;
+}
+
+// Returns the key in the header Authorization. The name of the scheme has no case.
+inline std::string eagle_bearer(const std::string & header) {
+    const std::string scheme = "bearer ";
+    for (size_t i = 0; i < scheme.size(); i++) {
+        if (i >= header.size() || std::tolower((unsigned char) header[i]) != scheme[i]) {
+            return header;
+        }
+    }
+    return header.substr(std::min(header.find_first_not_of(' ', scheme.size()), header.size()));
+}
+
+// Returns true if a request has a key, in the header of OpenAI's clients or in that of Anthropic's. Some clients send
+// both, one of them for another server.
+template <typename Request>
+bool eagle_has_key(const std::vector<std::string> & keys, const Request & request) {
+    return eagle_is_key(keys, eagle_bearer(request.get_header_value("Authorization"))) ||
+           eagle_is_key(keys, eagle_bearer(request.get_header_value("X-Api-Key")));
 }

@@ -14,10 +14,10 @@ constexpr size_t EAGLE_MAX_CUT = 2000;  // maximum number of bytes that may be r
 // Returns the characters that close the lists, objects and string that are open at the end of a JSON text.
 inline std::string eagle_closers(const std::string & text) {
     std::string open;
-    const bool quoted = eagle_visit_brackets(text, [&](char c) {
+    const bool quoted = eagle_visit_marks(text, [&](char c) {
         if (c == '[' || c == '{') {
             open.insert(0, 1, c == '[' ? ']' : '}');
-        } else if (!open.empty()) {
+        } else if (c != ':' && !open.empty()) {
             open.erase(0, 1);
         }
     });
@@ -36,9 +36,14 @@ inline common_json eagle_arguments_of(const std::string & text) {
     return common_json::object();
 }
 
+// Returns true for the arguments of a whole call; truncated ones are no JSON.
+inline bool eagle_is_json(const std::string & arguments) {
+    return !common_json::parse_no_throw(arguments).is_discarded();
+}
+
 inline bool eagle_has_whole_calls(const common_chat_msg & message) {
     for (const auto & call : message.tool_calls) {
-        if (common_json::parse_no_throw(call.arguments).is_discarded()) {
+        if (!eagle_is_json(call.arguments)) {
             return false;
         }
     }

@@ -203,7 +203,8 @@ class eagle_response_events : public eagle_events {
             send_of_part("response." + part_type(item) + ".done", item, data);
             send_of_part("response.content_part.done", item, {{"part", part_of(item)}});
         }
-        const common_json output = output_of(item, is_whole ? "completed" : "incomplete", true);
+        const bool is_cut = item.kind == "call" && !eagle_is_json(item.text);  // by a stop text
+        const common_json output = output_of(item, is_whole && !is_cut ? "completed" : "incomplete", true);
         send_of("response.output_item.done", item, {{"item", output}});
         response_["output"].push_back(output);
         eagle_items::keep(output);

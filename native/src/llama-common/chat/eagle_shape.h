@@ -183,10 +183,11 @@ class eagle_shape {
     }
 
     void apply_to_choice(common_json & choice, const eagle_prompt_probs * prompt) {
+        const size_t index = choice.value("index", size_t(0));
+        name_cut_calls(choice, arguments_[index]);
         if (has_functions_) {
             eagle_write_function_call(choice);
         }
-        const size_t index = choice.value("index", size_t(0));
         const size_t i_prompt = index / (size_t) n_answers_;
         size_t & n_before = n_characters_[index];
         if (i_prompt < echoes_.size() && begun_.insert(index).second) {
@@ -215,6 +216,26 @@ class eagle_shape {
         }
         if (api_ == eagle_api::completion) {
             add_lists(logprobs, n_before);
+        }
+    }
+
+    // Gives an answer with a call that is not whole the reason "stop": a stop text has cut its arguments, or the model
+    // has left the call's format. arguments: of each call so far.
+    static void name_cut_calls(common_json & choice, std::map<size_t, std::string> & arguments) {
+        for (const char * key : {"message", "delta"}) {
+            if (!eagle_has(choice, key) || !eagle_has(choice.at(key), "tool_calls")) {
+                continue;
+            }
+            size_t i = 0;
+            for (const auto & call : choice.at(key).at("tool_calls")) {
+                const std::string more = eagle_text_at(call.value("function", common_json()), "arguments");
+                arguments[call.value("index", i++)] += more;
+            }
+        }
+        const auto is_cut = [](const auto & call) { return !eagle_is_json(call.second); };
+        if (eagle_text_at(choice, "finish_reason") == "tool_calls" &&
+            std::any_of(arguments.begin(), arguments.end(), is_cut)) {
+            choice["finish_reason"] = "stop";
         }
     }
 
@@ -279,8 +300,9 @@ class eagle_shape {
     bool is_stream_;
     bool has_functions_;
     bool has_usage_ = false;
-    std::map<size_t, size_t> n_characters_;  // of each answer so far
-    std::set<size_t> begun_;                 // answers with their prompt
-    std::set<size_t> counted_;               // prompts with their tokens in the usage
+    std::map<size_t, size_t> n_characters_;                      // of each answer so far
+    std::map<size_t, std::map<size_t, std::string>> arguments_;  // of the calls of each answer so far
+    std::set<size_t> begun_;                                     // answers with their prompt
+    std::set<size_t> counted_;                                   // prompts with their tokens in the usage
     common_json last_;
 };

@@ -157,9 +157,8 @@ void trim_end(std::string & text) {
 }
 
 size_t n_whole_calls(const common_chat_msg & message) {
-    return std::count_if(message.tool_calls.begin(), message.tool_calls.end(), [](const common_chat_tool_call & call) {
-        return !common_json::parse_no_throw(call.arguments).is_discarded();
-    });
+    return std::count_if(message.tool_calls.begin(), message.tool_calls.end(),
+                         [](const common_chat_tool_call & call) { return eagle_is_json(call.arguments); });
 }
 
 // Reads a reply without types if its calls do not have those of their schemas. Returns true if it replaced the message.

@@ -8,19 +8,22 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "eagle_other_names.h"
 #include "eagle_sampler.h"
 
-constexpr int EAGLE_MAX_JSON_DEPTH = 1000;
-constexpr int EAGLE_MAX_SCHEMA_DEPTH = 1000;      // nested references, and optional properties of an object
-constexpr size_t EAGLE_MAX_SCHEMA_NAME = 4096;    // length of a property name or reference
+constexpr size_t EAGLE_MAX_JSON_DEPTH = 1000;
+constexpr int64_t EAGLE_MAX_JSON_COMPARED = 200'000'000;  // pairs of keys: those of an object with 20,000
+constexpr int EAGLE_MAX_SCHEMA_DEPTH = 1000;              // nested references, and optional properties of an object
+constexpr size_t EAGLE_MAX_SCHEMA_NAME = 4096;            // length of a property name or reference
 constexpr int64_t EAGLE_MAX_SCHEMA_COUNT = 2000;  // items or characters; the maximum number of repetitions in a grammar
 constexpr std::chrono::seconds EAGLE_SCHEMA_TIME(2);
 
-// Calls visit(c) for each bracket of a JSON text outside its strings. Returns true if the text ends inside a string.
+// Calls visit(c) for each bracket and colon of a JSON text outside its strings. Returns true if the text ends inside a
+// string.
 template <typename Visit>
-bool eagle_visit_brackets(const std::string & json, const Visit & visit) {
+bool eagle_visit_marks(const std::string & json, const Visit & visit) {
     bool quoted = false;
     for (size_t i = 0; i < json.size(); i++) {
         const char c = json[i];
@@ -29,26 +32,40 @@ bool eagle_visit_brackets(const std::string & json, const Visit & visit) {
             quoted = c != '"';
         } else if (c == '"') {
             quoted = true;
-        } else if (c == '[' || c == '{' || c == ']' || c == '}') {
+        } else if (c == '[' || c == '{' || c == ']' || c == '}' || c == ':') {
             visit(c);
         }
     }
     return quoted;
 }
 
-// Returns true if the nesting of arrays and objects does not exceed the limit.
-inline bool eagle_is_shallow(const std::string & json) {
-    int depth = 0, deepest = 0;
-    eagle_visit_brackets(json, [&](char c) {
-        depth += c == '[' || c == '{' ? 1 : -1;
-        deepest = std::max(depth, deepest);
+// Returns what would make a JSON text too expensive to read; empty if nothing does. The reader compares each key with
+// those before it in its object.
+inline std::string eagle_json_excess(const std::string & json) {
+    std::vector<int64_t> n_keys;  // of the arrays and objects that are open
+    int64_t n_compared = 0;
+    bool is_deep = false;
+    eagle_visit_marks(json, [&](char c) {
+        if (c == '[' || c == '{') {
+            is_deep = is_deep || n_keys.size() >= EAGLE_MAX_JSON_DEPTH;
+            if (!is_deep) {
+                n_keys.push_back(0);
+            }
+        } else if (!n_keys.empty() && c == ':') {
+            n_compared += n_keys.back()++;
+        } else if (!n_keys.empty()) {
+            n_keys.pop_back();
+        }
     });
-    return deepest <= EAGLE_MAX_JSON_DEPTH;
+    return is_deep ? "it is nested deeper than " + std::to_string(EAGLE_MAX_JSON_DEPTH) + " levels"
+           : n_compared > EAGLE_MAX_JSON_COMPARED ? "its objects have too many keys"
+                                                  : "";
 }
 
-inline void eagle_require_shallow(const std::string & json) {
-    if (!eagle_is_shallow(json)) {
-        throw std::runtime_error("it is nested deeper than " + std::to_string(EAGLE_MAX_JSON_DEPTH) + " levels");
+inline void eagle_require_readable(const std::string & json) {
+    const std::string excess = eagle_json_excess(json);
+    if (!excess.empty()) {
+        throw std::runtime_error(excess);
     }
 }
 
