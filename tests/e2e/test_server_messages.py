@@ -18,7 +18,8 @@ from llama_eagle.sessions.chats.messages import render_chat
 pytestmark = pytest.mark.native
 
 JOINING = ["google-gemma-2-2b-it", "mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506"]
-NAMES = ["Qwen-Qwen3-0.6B", "Qwen3.5-4B", "google-gemma-4-31B-it", "moonshotai-Kimi-K2", *JOINING]
+READING = ["LFM2.5-8B-A1B", "mistralai-Ministral-3-14B-Reasoning-2512"]  # parts, which llama.cpp does not notice
+NAMES = [*READING, "Qwen-Qwen3-0.6B", "Qwen3.5-4B", "google-gemma-4-31B-it", "moonshotai-Kimi-K2", *JOINING]
 USER = {"role": "user", "content": "Question"}
 CALL = {"id": "call00001", "type": "function", "function": {"name": "tool1", "arguments": '{"arg": "é 12345"}'}}
 PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]
@@ -37,6 +38,14 @@ CHATS: list[tuple[list[dict[str, Any]], bool]] = [
             USER,
             {"role": "assistant", "content": None, "tool_calls": [CALL]},
             {"role": "tool", "content": "Result", "tool_call_id": "call00001"},
+        ],
+        True,
+    ),
+    (
+        [
+            USER,
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "content": PARTS, "tool_call_id": "call00001"},
         ],
         True,
     ),
@@ -86,6 +95,8 @@ def test_prompts_are_the_servers(tmp_path: Path, name: str) -> None:
         for messages, with_tools in CHATS:
             if with_tools and "gemma" in name:
                 continue  # gemma-2 has no tools, and llama.cpp changes results for gemma-4
+            if "Ministral" in name and {"role": "assistant", "content": None} in messages:
+                continue  # its template refuses an empty answer
             theirs, own = prompts(server, path, messages, {"tools": [TOOL]} if with_tools else {})
             assert theirs == own
         for messages in uneven_chats(30) if name in JOINING else ():

@@ -55,6 +55,33 @@ def test_every_template_of_llama_cpp_shows_all_texts(name: str) -> None:
         assert "'text'" not in found, path.name
 
 
+TEXTS = [{"type": "text", "text": f"{name}_PART"} for name in ("FIRST", "SECOND", "THIRD")]
+OBJECT = CALL | {"function": CALL["function"] | {"arguments": {"arg": "é 12345"}}}
+SEVERAL: dict[str, list[Any]] = {  # several texts in a message of each role
+    "system": [{"role": "system", "content": TEXTS}, USER],
+    "user": [{"role": "user", "content": TEXTS}],
+    "assistant": [USER, {"role": "assistant", "content": TEXTS}, USER],
+    "tool": [
+        USER, {"role": "assistant", "content": "", "tool_calls": [OBJECT]},
+        {"role": "tool", "content": TEXTS, "tool_call_id": "call00001"},
+    ],
+}  # fmt: skip
+APART = {"Cohere2MoE", "MiniMax-M1", "MiniMax-M2"}  # each text of a result is a result
+
+
+@pytest.mark.parametrize("role", SEVERAL)
+def test_texts_are_joined_as_the_template_joins_them(role: str) -> None:
+    n_compared = 0
+    for path in templates():
+        template = path.read_text()
+        expected = by_transformers(template, SEVERAL[role]) or ""
+        is_shown = all(part["text"] in expected for part in TEXTS) and not re.search("'text'|\"text\"", expected)
+        if is_shown and path.stem not in APART:
+            n_compared += 1
+            assert prompt(template, SEVERAL[role], tools=[TOOL]) == expected, path.name
+    assert n_compared > 10
+
+
 OF_CALLS = (
     "Qwen-Qwen3-0.6B", "Qwen3.5-4B", "meta-llama-Llama-3.1-8B-Instruct", "moonshotai-Kimi-K2",
     "mistralai-Mistral-Nemo-Instruct-2407", "deepseek-ai-DeepSeek-V3.1",

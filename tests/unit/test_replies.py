@@ -13,6 +13,7 @@ from fixtures.answers import templates
 from fixtures.upstream import source_folder
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from llama_eagle.drop_in.chat import split
 from llama_eagle.drop_in.replies import CALL, CONTENT, REASONING, FormattedReply, Part
 from llama_eagle.errors import UsageError
 from llama_eagle.sessions.chat import Reply
@@ -105,6 +106,21 @@ def cut(text: str, data: st.DataObject) -> Iterator[str]:
 def test_a_reply_is_the_same_however_it_comes(name: str, data: st.DataObject) -> None:
     template, text, expected = CASES[name]
     assert read(reader(template, TOOLS, BEGUN[template]), *cut(text, data)) == expected
+
+
+TWO_CALLS = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "add", "arguments": '
+
+
+@pytest.mark.parametrize(("rest", "expected"), [('{"a": 1}}\n</tool_call>', "tool_calls"), ('{"a": 1', "stop")])
+def test_a_call_that_a_stop_text_has_cut_is_none_to_run(rest: str, expected: str) -> None:
+    def make() -> FormattedReply:
+        return reader(QWEN3, TOOLS, BEGUN[QWEN3])
+
+    whole = {"choices": [{"message": {"content": TWO_CALLS + rest}, "finish_reason": "stop"}]}
+    pieces = [{"delta": {"content": text}, "finish_reason": None} for text in (TWO_CALLS, rest)]
+    chunks = [{"choices": [choice]} for choice in [*pieces, {"delta": {}, "finish_reason": "stop"}]]
+    for answer in (split(whole, make), *list(split(chunks, make))[-1:]):
+        assert answer["choices"][0]["finish_reason"] == expected
 
 
 CUT = {

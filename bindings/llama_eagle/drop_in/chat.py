@@ -214,7 +214,7 @@ def split_answer(answer: dict[str, Any], reader: Reader) -> dict[str, Any]:
         message["tool_calls"] = calls
     if isinstance(reader, NamedCall):
         message["function_call"] = calls[0]["function"]
-    reason = _reason(choice.get("finish_reason"), _n_ended(parts))
+    reason = _reason(choice.get("finish_reason"), parts)
     return {**answer, "choices": [{**choice, "message": message, "finish_reason": reason}]}
 
 
@@ -224,19 +224,16 @@ def _whole_calls(parts: Sequence[Part]) -> list[dict[str, Any]]:
     return [_call(part) for part in [*named, *(part for part in parts if part.kind == CALL)]]
 
 
-def _n_ended(parts: Iterable[Part]) -> int:
-    return sum(part.kind in (CALL, CALLED) and part.is_whole for part in parts)
-
-
-def _reason(reason: str | None, n_calls: int) -> str | None:
-    """Return the finish reason of a reply with this number of complete calls."""
-    return "tool_calls" if n_calls and reason == "stop" else reason
+def _reason(reason: str | None, parts: Sequence[Part]) -> str | None:
+    """Return the finish reason of a reply: a call that is not whole, because a stop text has cut it, is none to run."""
+    ends = [part.is_whole for part in parts if part.kind in (CALL, CALLED)]
+    return "tool_calls" if ends and all(ends) and reason == "stop" else reason
 
 
 def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], Reader]) -> Iterator[dict[str, Any]]:
     """Separate reasoning and calls in a stream. `make_reader` is called at its first text."""
     reader: Reader | None = None
-    n_calls = 0
+    calls: list[Part] = []
     for chunk in chunks:
         if not _has(chunk, "delta"):
             yield chunk
@@ -250,13 +247,13 @@ def split_stream(chunks: Iterable[dict[str, Any]], make_reader: Callable[[], Rea
         parts = reader.read(text or "")
         if reason is not None:
             parts += reader.finish()
-        deltas = list(_deltas(parts, n_calls)) or ([{"content": ""}] if choice.get("logprobs") else [])
+        deltas = list(_deltas(parts, len(calls))) or ([{"content": ""}] if choice.get("logprobs") else [])
         for i, delta in enumerate(deltas):
             logprobs = choice.get("logprobs") if i == 0 else None
             yield {**chunk, "choices": [{**choice, "delta": delta, "logprobs": logprobs, "finish_reason": None}]}
-        n_calls += _n_ended(parts)
+        calls += [part for part in parts if part.kind in (CALL, CALLED)]
         if reason is not None:
-            reason = _reason(reason, n_calls)
+            reason = _reason(reason, calls)
             yield {**chunk, "choices": [{**choice, "delta": {}, "logprobs": None, "finish_reason": reason}]}
 
 

@@ -91,6 +91,25 @@ def wants_nine_characters(template: str) -> bool:
     return bool(nine) and not other
 
 
+@lru_cache(maxsize=128)
+def joint_of_texts(template: str, role: str) -> str | None:
+    """Return what the template writes between the texts of a message with this role.
+
+    None if its prompt is not that of one text, or if it reads one text alone. The same rule in C++: `eagle_joint`
+    (native/src/llama-common/chat/eagle_parts.h).
+    """
+    texts = [f"{MARK}{i}" for i in range(3)]
+    called = _in_form(form_of_calls(template))[:3] if role == "tool" else []
+
+    def prompt(content: Any) -> str:
+        chat = [*called[:2], called[2] | {"content": content}] if called else _conversation(role, content)
+        return _rendered(template, chat, tools=[TOOL] if called else None)
+
+    parts = prompt([{"type": "text", "text": text} for text in texts])
+    joint, second, _ = parts.partition(texts[0])[2].partition(texts[1])
+    return joint if second and parts == prompt(joint.join(texts)) else None
+
+
 @lru_cache(maxsize=32)
 def needs_turns(template: str) -> bool:
     """Return True if the template refuses two messages of one role in a row."""

@@ -1,10 +1,11 @@
 """Normalization of OpenAI's messages for chat templates, for all front ends.
 
 The prompt is that of transformers' `apply_chat_template` if the template supports the messages as they are. Others are
-changed as llama.cpp's server does (common/chat.cpp): text parts become one text, `developer` becomes `system`, the
-arguments of calls become objects, or text. The content of an answer without one stays null if the template shows the
-calls then, else it becomes "". Reasoning has the key that the template reads. System messages that the template refuses
-or drops are merged into the first. Messages that the template refuses in a row are joined.
+changed as llama.cpp's server does (common/chat.cpp): text parts become one text, joined as the template joins them, or
+with line breaks. `developer` becomes `system`, the arguments of calls become objects, or text. The content of an answer
+without one stays null if the template shows the calls then, else it becomes "". Reasoning has the key that the template
+reads. System messages that the template refuses or drops are merged into the first. Messages that the template refuses
+in a row are joined.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
     found = read_messages(messages)
     if OWN_DEVELOPER not in template:
         found = [_as_system(message) for message in found]
+    found = [_with_joined_texts(template, message) for message in found]
     found = join_turns(template, _with_systems(template, found), text_of)
     if any(message.get("tool_calls") for message in found):
         as_text = abilities.form_of_calls(template).has_text_arguments
@@ -72,16 +74,25 @@ def with_objects(messages: Iterable[Any]) -> list[Message]:
     return [_with_arguments(_as_mapping(message, f"message {n}")) for n, message in enumerate(messages, start=1)]
 
 
-def text_of(content: str | Sequence[Mapping[str, Any]] | None) -> str:
-    """Join parts into one text. Texts are separated by a line break, except after a picture."""
+def text_of(content: str | Sequence[Mapping[str, Any]] | None, joint: str = "\n") -> str:
+    """Join parts into one text. Texts are separated by `joint`, except after a picture."""
     if content is None or isinstance(content, str):
         return content or ""
     text, follows_text = "", False
     for part in content:
         is_text = part["type"] == "text"
-        text += ("\n" if is_text and follows_text and text else "") + part["text"]
+        text += (joint if is_text and follows_text and text else "") + part["text"]
         follows_text = is_text
     return text
+
+
+def _with_joined_texts(template: str, message: Message) -> Message:
+    """Return a message with one text, if the template joins several."""
+    content = message["content"]
+    if not isinstance(content, list) or len(content) < 2:
+        return message
+    joint = abilities.joint_of_texts(template, message["role"])
+    return message if joint is None else message | {"content": text_of(content, joint)}
 
 
 def _read(message: Any, where: str) -> Message:

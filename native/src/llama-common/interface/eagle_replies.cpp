@@ -11,6 +11,7 @@
 #include "eagle_chat.h"
 #include "eagle_chats.h"
 #include "eagle_formats.h"
+#include "eagle_parts.h"
 #include "eagle_reading.h"
 #include "eagle_result.h"
 #include "eagle_template.h"
@@ -97,7 +98,7 @@ common_chat_params applied(const eagle_reply & reply, bool is_loose = false) {
         last["messages"] = eagle_last_turn(reply.request.at("messages"));
         eagle_repair_calls(last.at("messages"));
         eagle_read_messages(last);
-        inputs.messages = common_chat_msgs_parse_oaicompat(last.at("messages"));
+        inputs.messages = eagle_with_joined_texts(templates, common_chat_msgs_parse_oaicompat(last.at("messages")));
         return common_chat_templates_apply(templates, inputs);
     } catch (const std::bad_alloc &) {
         throw;

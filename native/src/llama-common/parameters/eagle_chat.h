@@ -110,19 +110,6 @@ inline void eagle_read_arguments(common_json & call, const std::string & where) 
     eagle_read_text(call, "id", where + ": a tool call");
 }
 
-// Joins the parts of a tool's result, because many templates drop some of them.
-inline void eagle_join_result(common_json & message) {
-    if (!eagle_has(message, "content") || !message.at("content").is_array()) {
-        return;
-    }
-    for (const auto & part : message.at("content")) {
-        if (eagle_text_at(part, "type") != "text" || !eagle_has(part, "text") || !part.at("text").is_string()) {
-            return;
-        }
-    }
-    message["content"] = eagle_text_of(message.at("content"));
-}
-
 inline void eagle_require_parts(const common_json & content, const std::string & where) {
     for (size_t i = 0; content.is_array() && i < content.size(); i++) {
         const std::string type = eagle_text_at(content.at(i), "type");
@@ -152,9 +139,6 @@ inline void eagle_read_message(common_json & message, const std::string & where)
     }
     if (eagle_text_at(message, "role") == "developer") {
         message["role"] = "system";
-    }
-    if (eagle_text_at(message, "role") == "tool") {
-        eagle_join_result(message);
     }
     if (!message.contains("tool_calls")) {
         return;
