@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,3 +234,20 @@ def test_thinking_is_switched_off(qwen: Served) -> None:
     options = [{"chat_template_kwargs": {"enable_thinking": value}} for value in (False, True)]
     assert n_tokens(thinking=off) == n_tokens(**options[0]) != n_tokens(thinking=on) == n_tokens(**options[1])
     assert n_tokens(thinking=off, **options[1]) == n_tokens(thinking=on)
+
+
+def test_channels_of_a_last_answer(tmp_path: Path) -> None:
+    """As gpt-oss writes it: its template opens the channels itself."""
+    thinks, says, header = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>", "<|start|>assistant"
+    with serve_template(tmp_path, "openai-gpt-oss-120b") as server:
+        for begun, answer in (
+            (f"{thinks}Let me", {"reasoning_content": "Let me", "content": ""}),
+            (f"{thinks}Let me.<|end|>{header}{says}So", {"reasoning_content": "Let me.", "content": "So"}),
+            (f"{header}{says}So", {"content": "So"}),
+        ):
+            texts = [prompt(server, [USER, {"role": "assistant", **each}]) for each in (answer, {"content": begun})]
+            assert texts[0] == texts[1] and texts[0].endswith(begun.removeprefix(header))
+        closed = prompt(server, [USER, {"role": "assistant", "content": f"{thinks}Let me.<|end|>"}])
+        assert closed.endswith(f"{header}{thinks}Let me.<|end|>{header}{says}")
+        call = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"city": "P'
+        assert prompt(server, [USER, {"role": "assistant", "content": call}]).endswith(call)

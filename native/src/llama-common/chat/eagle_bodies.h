@@ -105,6 +105,39 @@ inline void eagle_repair_calls(common_json & messages) {
     }
 }
 
+// Removes a header at the beginning of a text. Returns true if the text had it.
+inline bool eagle_drop_header(std::string & text, const std::string & header) {
+    const bool has_header = text.compare(0, header.size(), header) == 0;
+    text.erase(0, has_header ? header.size() : 0);
+    return has_header;
+}
+
+// Moves the beginning of an answer of gpt-oss out of its channels, which the template writes itself: thoughts, and
+// text. Answers with other channels remain.
+inline void eagle_read_channels(common_json & body, common_json & last, std::string text) {
+    const std::string end = "<|end|>";
+    eagle_drop_header(text, "<|start|>assistant");
+    if (eagle_drop_header(text, "<|channel|>final<|message|>")) {
+        last["content"] = text;
+        return;
+    }
+    if (!eagle_drop_header(text, "<|channel|>analysis<|message|>")) {
+        return;
+    }
+    const size_t n_thoughts = text.find(end);
+    std::string rest = n_thoughts == std::string::npos ? "" : text.substr(n_thoughts + end.size());
+    eagle_drop_header(rest, "<|start|>assistant");
+    if (!eagle_drop_header(rest, "<|channel|>final<|message|>") && !rest.empty()) {
+        return;
+    }
+    last["reasoning_content"] = text.substr(0, n_thoughts);
+    last["content"] = rest;
+    if (n_thoughts != std::string::npos) {
+        body["continue_final_message"] = "content";
+        body["add_generation_prompt"] = false;
+    }
+}
+
 // Moves the thoughts of a last answer that is continued to the place where templates that write them read them:
 // otherwise an empty thought would precede them.
 inline void eagle_read_prefill(common_json & body, bool continues_answers, const std::string & chat_template) {
@@ -113,8 +146,14 @@ inline void eagle_read_prefill(common_json & body, bool continues_answers, const
     const std::string open = "<think>";
     const std::string close = "</think>";
     const std::string text = eagle_has(last, "content") ? eagle_text_of(last.at("content")) : "";
-    if (!is_continued || eagle_text_at(last, "role") != "assistant" || eagle_has(last, "reasoning_content") ||
-        text.compare(0, open.size(), open) != 0 || chat_template.find(open) == std::string::npos) {
+    if (!is_continued || eagle_text_at(last, "role") != "assistant" || eagle_has(last, "reasoning_content")) {
+        return;
+    }
+    if (chat_template.find("<|channel|>analysis<|message|>") != std::string::npos) {
+        eagle_read_channels(body, last, text);
+        return;
+    }
+    if (text.compare(0, open.size(), open) != 0 || chat_template.find(open) == std::string::npos) {
         return;
     }
     const auto without_lines = [](const std::string & part) {
