@@ -12,11 +12,13 @@ import pytest
 from fixtures.answers import ANSWER, ANSWERS, CALL, FAILING, USER, by_transformers, chats, templates
 from fixtures.upstream import source_folder
 from llama_eagle.drop_in.chat import template_options
+from llama_eagle.drop_in.images import ImageReader
 from llama_eagle.drop_in.replies import ARGUMENTS, NamedCall, Part
 from llama_eagle.errors import EagleError, UsageError
 from llama_eagle.sessions import template_worker
 from llama_eagle.sessions.chats.abilities import TOOL
 from llama_eagle.sessions.chats.messages import as_texts, normalized, render_chat, text_of, with_objects
+from llama_eagle.vision.pictures import Sources
 
 PART = {"type": "text", "text": "ONE"}
 CHATS: dict[str, tuple[list[Any], list[str]]] = {
@@ -80,6 +82,19 @@ def test_texts_are_joined_as_the_template_joins_them(role: str) -> None:
             n_compared += 1
             assert prompt(template, SEVERAL[role], tools=[TOOL]) == expected, path.name
     assert n_compared > 10
+
+
+@pytest.mark.parametrize(("name", "joint"), [("Qwen3.5-4B", ""), ("meta-llama-Llama-3.1-8B-Instruct", "\n")])
+def test_texts_before_a_picture_are_joined_as_without_it(name: str, joint: str) -> None:
+    class Pictures:
+        def picture(self, data: bytes, name: str) -> str:
+            return name
+
+    reader: Any = ImageReader(Pictures(), Sources())  # type: ignore[arg-type]
+    template = (source_folder() / "models/templates" / f"{name}.jinja").read_text()
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    chat, (message,) = reader.read(None, [{"role": "user", "content": [*TEXTS[:2], picture]}], template)
+    assert message["content"] == f"FIRST_PART{joint}SECOND_PART{chat._chat.marker}"
 
 
 OF_CALLS = (

@@ -155,7 +155,8 @@ class Completions(Attributes):
                 raise UsageError("a chat_handler recognizes control tokens by itself. Leave out parse_special=False.")
             llama = literal
         if self._images is not None:
-            llama, request["messages"] = self._images.read(llama, request["messages"])
+            template = template_of(self, self.metadata, name).text
+            llama, request["messages"] = self._images.read(llama, request["messages"], template)
         request["messages"] = self._readable(request["messages"])
         if literal is not None:
             request["messages"] = literal.hidden(request["messages"])

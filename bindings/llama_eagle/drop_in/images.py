@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.sessions.chats import abilities
 from llama_eagle.sessions.chats.messages import text_of
 from llama_eagle.vision.in_text import Encode, PicturesInText
 from llama_eagle.vision.pictures import Picture, Sources, fetch
@@ -20,12 +21,13 @@ class ImageReader:
         self.pictures = pictures
         self.sources = sources
 
-    def read(self, llama: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[Any, list[Any]]:
+    def read(self, llama: Any, messages: Sequence[Mapping[str, Any]], template: str) -> tuple[Any, list[Any]]:
         """Return an instance that knows the positions of images, and messages of text, for a chat handler of text.
 
-        Raises `InputError` or `UsageError` for an image that cannot be read.
+        template: joins the texts of a message; "" if there is none. Raises `InputError` or `UsageError` for an image
+        that cannot be read.
         """
-        chat = _Chat(self, f"<|picture {secrets.token_hex(8)}|>", [])
+        chat = _Chat(self, template, f"<|picture {secrets.token_hex(8)}|>", [])
         turns = [chat.as_text(message) for message in messages]
         return _WithImages(llama, chat), turns
 
@@ -35,6 +37,7 @@ class _Chat:
     """One request. marker: placeholder of a picture in the rendered template; no text contains it."""
 
     reader: ImageReader
+    template: str
     marker: str
     found: list[Picture]
 
@@ -43,7 +46,9 @@ class _Chat:
         content = message.get("content") if isinstance(message, Mapping) else None
         if not isinstance(content, list | tuple) or not any(map(_is_image, content)):
             return message
-        return {**message, "content": text_of([self._part(part) for part in content])}
+        role = "system" if message.get("role") == "developer" else str(message.get("role"))
+        joint = abilities.joint_of_texts(self.template, role) if self.template else None
+        return {**message, "content": text_of([self._part(part) for part in content], "\n" if joint is None else joint)}
 
     def _part(self, part: Any) -> Mapping[str, Any]:
         """Return a part of text, or the marker of a picture."""
