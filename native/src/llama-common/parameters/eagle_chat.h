@@ -495,6 +495,8 @@ inline void eagle_require_types(const common_json & body) {
 
 // Throws for keys that an API does not support; the constraints of chats have been read before. Returns the API.
 inline eagle_api eagle_require_supported(const common_json & body, eagle_api api) {
+    eagle_require(body.is_object(), "the body is no JSON object");
+    eagle_require(body.contains("prompt"), "'prompt' is required");
     eagle_require_types(body);
     eagle_refuse_others(body);
     if (api != eagle_api::chat) {
