@@ -285,6 +285,14 @@ def test_cut_calls_can_be_sent_back(server: Served, n: int) -> None:
     assert server.post("/v1/responses", {**RESPONSE, "input": [*QUESTION, *output, *QUESTION]})[0] == 200
 
 
+def test_values_before_a_cut_key_are_kept(server: Served) -> None:
+    function = {"name": "weather", "arguments": '{"city": "Paris", "' + 3000 * "x"}
+    call = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "?"}
+    status, answer = server.post("/apply-template", {"messages": [*QUESTION, call, result]})
+    assert status == 200 and "Paris" in answer["prompt"] and "xxx" not in answer["prompt"]
+
+
 def test_items_of_codex(server: Served) -> None:
     """Calls of custom tools are read; other items are refused by their type."""
     call = {"type": "custom_tool_call", "call_id": "c1", "name": "weather", "input": "Paris"}
@@ -298,6 +306,7 @@ def test_items_of_codex(server: Served) -> None:
 def test_items_may_be_named_by_their_id(server: Served) -> None:
     """As Vercel's AI SDK does by default."""
     items = server.post("/v1/responses", RESPONSE)[1]["output"]
+    assert items[-1]["call_id"].removeprefix("call_") not in items[-1]["id"]  # models may write it again: "weather:0"
     result = {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "sunny"}
     references = [{"type": "item_reference", "id": item["id"]} for item in items]
     counts = []

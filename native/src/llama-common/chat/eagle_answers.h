@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <string>
 
@@ -9,7 +10,7 @@
 #include "eagle_schema.h"
 #include "json.h"
 
-constexpr size_t EAGLE_MAX_CUT = 2000;  // maximum number of bytes that may be removed to make a truncated text valid
+constexpr size_t EAGLE_MAX_ESCAPE = 12;  // bytes of a JSON escape: "\\ud83d\\ude00"
 
 // Returns the characters that close the lists, objects and string that are open at the end of a JSON text.
 inline std::string eagle_closers(const std::string & text) {
@@ -24,16 +25,48 @@ inline std::string eagle_closers(const std::string & text) {
     return (quoted ? "\"" : "") + open;
 }
 
-// Returns the arguments of a call, and completes truncated ones.
+// Returns the size of the longest beginning of a JSON text that ends behind a value or an opening bracket.
+inline size_t eagle_last_value_end(const std::string & text) {
+    std::string open;
+    bool is_key = false;
+    size_t end = 0;
+    for (size_t i = 0; i < text.size();) {
+        const char c = text[i++];
+        if (c == '"') {
+            while (i < text.size() && text[i] != '"') {
+                i += text[i] == '\\' ? 2 : 1;
+            }
+            i++;
+            end = is_key || i > text.size() ? end : i;
+        } else if (c == '{' || c == '[') {
+            open += c;
+            end = i;
+        } else if (c == '}' || c == ']') {
+            open.resize(open.size() - !open.empty());
+            end = i;
+        } else if (c != ',' && c != ':' && !std::isspace((unsigned char) c)) {
+            i = std::min(text.find_first_of(",]} \t\r\n", i), text.size());
+            end = i == text.size() ? end : i;
+        }
+        is_key = c == '{' || (c == ',' && !open.empty() && open.back() == '{') ||
+                 (is_key && std::isspace((unsigned char) c));
+    }
+    return end;
+}
+
+// Returns the arguments of a call, and completes truncated ones: from the whole text, without an escape or a character
+// that is cut, or with the values before the last one alone.
 inline common_json eagle_arguments_of(const std::string & text) {
-    for (size_t n_cut = 0; n_cut < std::min(text.size(), EAGLE_MAX_CUT); n_cut++) {
-        const std::string kept = text.substr(0, text.size() - n_cut);
-        const common_json found = common_json::parse_no_throw(kept + eagle_closers(kept));
+    common_json found;
+    for (size_t n_cut = 0; n_cut <= std::min(text.size(), EAGLE_MAX_ESCAPE); n_cut++) {
+        const size_t n_kept = n_cut < EAGLE_MAX_ESCAPE ? text.size() - n_cut : eagle_last_value_end(text);
+        const std::string kept = text.substr(0, n_kept);
+        found = common_json::parse_no_throw(kept + eagle_closers(kept));
         if (!found.is_discarded()) {
-            return found.is_object() ? found : common_json::object();
+            break;
         }
     }
-    return common_json::object();
+    return found.is_object() ? found : common_json::object();
 }
 
 // Returns true for the arguments of a whole call; truncated ones are no JSON.

@@ -172,6 +172,7 @@ class eagle_response_events : public eagle_events {
     }
 
     void begin_item(const item & item) override {
+        tool_ = item.kind == "call" ? eagle_tool_named(response_.at("tools"), item.name) : eagle_named_tool();
         send_of("response.output_item.added", item, {{"item", output_of(item, "in_progress", false)}});
         if (item.kind != "call") {
             send_of_part("response.content_part.added", item, {{"part", part_of(item)}});
@@ -181,7 +182,7 @@ class eagle_response_events : public eagle_events {
     void extend_item(const item & item, const std::string & text) override {
         common_json data = {{"delta", text}};
         if (item.kind == "call") {
-            if (!tool_of(item).is_custom) {  // whose input is known at its end
+            if (!tool_.is_custom) {  // whose input is known at its end
                 send_of("response.function_call_arguments.delta", item, data);
             }
             return;
@@ -191,12 +192,11 @@ class eagle_response_events : public eagle_events {
     }
 
     void end_item(const item & item, bool is_whole) override {
-        if (item.kind == "call" && tool_of(item).is_custom) {
+        if (tool_.is_custom) {
             send_of("response.custom_tool_call_input.delta", item, {{"delta", input_of(item)}});
             send_of("response.custom_tool_call_input.done", item, {{"input", input_of(item)}});
         } else if (item.kind == "call") {
-            const std::string name = tool_of(item).name;
-            send_of("response.function_call_arguments.done", item, {{"name", name}, {"arguments", item.text}});
+            send_of("response.function_call_arguments.done", item, {{"name", tool_.name}, {"arguments", item.text}});
         } else {
             common_json data = {{"text", item.text}};
             add_no_probabilities(item, data);
@@ -230,28 +230,27 @@ class eagle_response_events : public eagle_events {
         return part;
     }
 
-    eagle_named_tool tool_of(const item & item) const { return eagle_tool_named(response_.at("tools"), item.name); }
-
     // Returns the input of a call of a custom tool, which the model writes as an argument.
     static std::string input_of(const item & item) { return eagle_text_at(eagle_arguments_of(item.text), "input"); }
 
+    // Returns an id that no other item of this server has, unlike those that models write for their calls.
     std::string id_of(const item & item) const {
-        if (item.kind == "call") {
-            return (tool_of(item).is_custom ? "ctc_" : "fc_") + eagle_bare_id(item.id);
-        }
-        return (item.kind == "text" ? "msg_" : "rs_") + id_ + "_" + std::to_string(item.index);
+        const char * prefix = item.kind == "text"        ? "msg_"
+                              : item.kind == "reasoning" ? "rs_"
+                              : tool_.is_custom          ? "ctc_"
+                                                         : "fc_";
+        return prefix + id_ + "_" + std::to_string(item.index);
     }
 
     common_json output_of(const item & item, const std::string & status, bool has_part) const {
         common_json output = {{"id", id_of(item)}, {"status", status}};
         if (item.kind == "call") {
-            const eagle_named_tool tool = tool_of(item);
-            output["type"] = tool.is_custom ? "custom_tool_call" : "function_call";
+            output["type"] = tool_.is_custom ? "custom_tool_call" : "function_call";
             output["call_id"] = "call_" + eagle_bare_id(item.id);
-            output["name"] = tool.name;
-            output[tool.is_custom ? "input" : "arguments"] = tool.is_custom ? input_of(item) : item.text;
-            if (!tool.name_space.empty()) {
-                output["namespace"] = tool.name_space;
+            output["name"] = tool_.name;
+            output[tool_.is_custom ? "input" : "arguments"] = tool_.is_custom ? input_of(item) : item.text;
+            if (!tool_.name_space.empty()) {
+                output["namespace"] = tool_.name_space;
             }
             return output;
         }
@@ -286,6 +285,7 @@ class eagle_response_events : public eagle_events {
 
     common_json response_;
     std::string id_;
+    eagle_named_tool tool_;  // that the current item calls
     int64_t n_events_ = 0;
 };
 
