@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.tiny_gguf import Variant, write_target
-from llama_eagle.errors import InputError, NativeError
+from llama_eagle.errors import InputError, NativeError, UsageError
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.sampling import Sampler
 from llama_eagle.native import calls
@@ -79,6 +79,24 @@ def test_same_tokens(ctx: Any, chain: str, kind: str) -> None:
             expected = llama_cpp.llama_sampler_sample(theirs.handle, ctx, ROW)
             assert ours.sample(ctx, ROW) == expected
             assert ours.sample(ctx, -1) == llama_cpp.llama_sampler_sample(theirs.handle, ctx, -1)
+
+
+def test_an_invalid_grammar_leaves_nothing_behind(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chain is freed with the samplers that it has by then."""
+    import llama_cpp
+
+    freed = []
+    free = llama_cpp.llama_sampler_free
+
+    def count(chain: Any) -> None:
+        freed.append(llama_cpp.llama_sampler_chain_n(chain))
+        free(chain)
+
+    monkeypatch.setattr(llama_cpp, "llama_sampler_free", count)
+    vocab = llama_cpp.llama_model_get_vocab(llama_cpp.llama_get_model(ctx))
+    with pytest.raises(UsageError, match="Correct it"):
+        Sampler(SamplingParams(repeat_penalty=1.5, grammar="root ::= ("), N_VOCAB, vocab)
+    assert freed == [1]
 
 
 def with_one(value: float) -> np.ndarray:

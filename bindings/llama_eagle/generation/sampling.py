@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure
@@ -29,10 +29,16 @@ class Sampler(Closing):
         self._vocab = vocab
         self._penalties: Any = None
         self.handle: Any = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
-        for part in self._parts():
-            if not part:
-                raise EnvironmentFailure("llama.cpp could not create a sampler: out of memory. Free some and retry.")
-            llama_cpp.llama_sampler_chain_add(self.handle, part)
+        try:
+            for part in self._parts():
+                if not part:
+                    raise EnvironmentFailure(
+                        "llama.cpp could not create a sampler: out of memory. Free some and retry."
+                    )
+                llama_cpp.llama_sampler_chain_add(self.handle, part)
+        except BaseException:
+            self.close()
+            raise
 
     def sample(self, ctx: Any, row: int = -1) -> int:
         """Sample from row `row` of the last decode (-1: the last row) and accept the token in the chain."""
@@ -49,24 +55,25 @@ class Sampler(Closing):
             self._api.llama_sampler_free(self.handle)
             self.handle = self._penalties = None
 
-    def _parts(self) -> list[Any]:
+    def _parts(self) -> Iterator[Any]:
+        """Yield the samplers one at a time: the chain owns each before the next one is made."""
         api, params = self._api, self.params
-        parts = []
         if params.has_penalties:
             penalty = (params.penalty_last_n, params.repeat_penalty, 0.0, 0.0)
             self._penalties = api.llama_sampler_init_penalties(self.n_vocab, *penalty)
-            parts.append(self._penalties)
+            yield self._penalties
         if params.grammar is not None:
             calls.check_grammar(self._vocab, params.grammar)
-            parts.append(api.llama_sampler_init_grammar(self._vocab, params.grammar.encode(), b"root"))
+            yield api.llama_sampler_init_grammar(self._vocab, params.grammar.encode(), b"root")
         if params.is_greedy:
-            return [*parts, api.llama_sampler_init_greedy()]
+            yield api.llama_sampler_init_greedy()
+            return
         if params.top_k > 0:
-            parts.append(api.llama_sampler_init_top_k(params.top_k))
+            yield api.llama_sampler_init_top_k(params.top_k)
         if params.top_p < 1:
-            parts.append(api.llama_sampler_init_top_p(params.top_p, 1))
+            yield api.llama_sampler_init_top_p(params.top_p, 1)
         if params.min_p > 0:
-            parts.append(api.llama_sampler_init_min_p(params.min_p, 1))
-        parts.append(api.llama_sampler_init_temp(params.temperature))
+            yield api.llama_sampler_init_min_p(params.min_p, 1)
+        yield api.llama_sampler_init_temp(params.temperature)
         seed = RANDOM_SEED if params.seed is None else params.seed
-        return [*parts, api.llama_sampler_init_dist(seed)]
+        yield api.llama_sampler_init_dist(seed)
