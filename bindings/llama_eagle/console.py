@@ -10,8 +10,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, TextIO
 
 TINT, DIM, PLAIN = "\033[36m", "\033[2m", "\033[0m"  # drafted tokens; thinking; all else
@@ -47,6 +47,17 @@ def use_json(wanted: bool) -> None:
 def translate_messages(translate: Callable[[str], str]) -> None:
     """Pass every note, warning and error through `translate`: messages of the library name arguments of Python."""
     _State.translate = staticmethod(translate)
+
+
+@contextmanager
+def kept_settings() -> Iterator[None]:
+    """Restore the settings of `use_json` and `translate_messages` at the end of the block."""
+    before = _State.json, _State.translate
+    try:
+        yield
+    finally:
+        use_json(before[0])
+        translate_messages(before[1])
 
 
 def printable(text: str) -> str:

@@ -68,9 +68,17 @@ def test_names_and_values(message: str, translated: str) -> None:
 def test_notes_warnings_and_errors_are_translated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """During a command: programs that call one in their own process get their own messages as they are."""
+
+    def write(*_: object) -> None:
+        for each in (console.note, console.warn, console.error, lambda text: console.failure("x", text, 2)):
+            each("draft=none, n_ctx")
+
     monkeypatch.setattr(console, "on_terminal", lambda: True)
-    assert cli.run(["doctor", "--typo"]) == 2  # as every command, it installs the translation
-    capsys.readouterr()
-    for write in (console.note, console.warn, console.error, lambda text: console.failure("x", text, 2)):
-        write("draft=none, n_ctx")
-        assert re.fullmatch(r"(\w+: )?--draft=none, --ctx-size\n", capsys.readouterr().err)
+    monkeypatch.setattr(cli, "_keep_completion_in_one_line", write)
+    assert cli.run(["doctor", "--typo", "--json"]) == 2
+    output = capsys.readouterr()
+    assert re.findall(r"--draft=none, (\S+)\n", output.err) == ["--ctx-size"] * 4
+    write()
+    output = capsys.readouterr()
+    assert re.findall(r" ?draft=none, (\S+)\n", output.err) == ["n_ctx"] * 4 and not output.out

@@ -47,7 +47,6 @@ def test_a_sound_configuration() -> None:
 
 def test_a_file_of_llama_cpp_pythons_server(capsys: pytest.CaptureFixture[str]) -> None:
     """The keys of its model count; those that have no effect here are named."""
-    console.translate_messages(str)  # a command that another test has run in this process translates them
     settings = {"port": 9, "ssl_keyfile": "k", "models": [{**MODEL, "n_ctx": 64, "n_batch": 9}]}
     assert from_config(Path("c.json"), settings, BASE) == replace(BASE, model=Path("m.gguf"), port=9, n_ctx=64)
     assert "c.json: keys that have no effect here: n_batch, ssl_keyfile." in capsys.readouterr().err

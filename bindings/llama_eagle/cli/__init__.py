@@ -61,6 +61,7 @@ def _flushed(code: int) -> int:
     return code
 
 
+@console.kept_settings()
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code.
 
