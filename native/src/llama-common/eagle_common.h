@@ -41,8 +41,23 @@ size_t eagle_count_drafted(common_speculative * spec, llama_seq_id seq, size_t n
 // Adds the drafter of a slot's last draft to `names`, those that drafted for its request.
 void eagle_add_drafter(const common_speculative * spec, llama_seq_id seq, size_t n_drafted, std::string & names);
 
+// Counts the draft of a slot in this round.
+template <typename Slot>
+void eagle_count_draft(common_speculative * spec, Slot & slot) {
+    const size_t n = slot.spec_draft.size();
+    slot.stats.n_draft_tokens += eagle_count_drafted(spec, slot.id, n, slot.eagle_within(n));
+    slot.eagle_n_draft = n;
+    eagle_add_drafter(spec, slot.id, n, slot.stats.eagle_drafter);
+}
+
 // Returns drafted and accepted tokens, rounds and tokens per round of each drafter, in Prometheus' format.
 std::string eagle_metrics(const common_speculative * spec);
+
+template <typename Metrics>
+Metrics eagle_with_drafters(Metrics metrics, const common_speculative * spec) {
+    metrics.eagle_drafters = eagle_metrics(spec);
+    return metrics;
+}
 
 // Copies the draft's state of slot `from` to slot `to`.
 void eagle_copy_slot(common_speculative * spec, llama_seq_id from, llama_seq_id to, llama_context * ctx);
