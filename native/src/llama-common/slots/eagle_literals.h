@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <random>
@@ -27,11 +28,14 @@ class eagle_literals {
         return given && std::string(given) == "0";
     }
 
-    // Reads the control tokens of a vocabulary. Called when a model is loaded.
+    // Reads the control tokens of a vocabulary. Called when a model is loaded. A server that wakes up loads the same
+    // model again, while other threads render prompts: their placeholders stay valid.
     static void load(const llama_vocab * vocab) {
         State & state = get();
-        state = State();
         state.vocab = vocab;
+        if (!state.mark.empty()) {
+            return;
+        }
         for (llama_token token = 0; is_on() && token < llama_vocab_n_tokens(vocab); token++) {
             const std::string text = llama_vocab_get_text(vocab, token);
             if (!text.empty() &&
@@ -174,7 +178,7 @@ class eagle_literals {
 
   private:
     struct State {
-        const llama_vocab * vocab = nullptr;
+        std::atomic<const llama_vocab *> vocab{nullptr};
         std::map<char, std::vector<std::string>> by_first;
         std::string mark;
     };

@@ -1,13 +1,15 @@
 // What later requests need to know of the model that is loaded.
 #pragma once
 
+#include <atomic>
+
 #include "eagle_literals.h"
 #include "eagle_model_files.h"
 #include "llama.h"
 
 // Whether the pooled vectors of the model hold scores for reranking instead of embeddings.
-inline bool & eagle_has_scores() {
-    static bool value = false;
+inline std::atomic<bool> & eagle_has_scores() {
+    static std::atomic<bool> value{false};
     return value;
 }
 
