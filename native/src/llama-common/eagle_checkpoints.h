@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common.h"
+#include "eagle_file_bytes.h"
 
 static const char * const EAGLE_CHECKPOINTS_SUFFIX = ".checkpoints";
 constexpr uint64_t EAGLE_CHECKPOINTS_VERSION = 0x31544b4345474145;  // "EAGECKT1"
@@ -135,8 +136,7 @@ void eagle_save_checkpoints(const std::list<common_prompt_checkpoint> & checkpoi
 template <typename Packed>
 std::list<common_prompt_checkpoint> eagle_load_checkpoints(const Packed & packed, int64_t n_tokens,
                                                            const std::string & path) {
-    std::ifstream file(path + EAGLE_CHECKPOINTS_SUFFIX, std::ios::binary);
-    const std::vector<char> data{std::istreambuf_iterator<char>(file), {}};
+    const std::vector<char> data = eagle_file_bytes(path + EAGLE_CHECKPOINTS_SUFFIX);
     constexpr size_t HEAD = 2 * sizeof(int64_t);
     eagle_checkpoint_reader reader(data.data(), data.size());
     const int64_t of_tokens = (int64_t) eagle_checksum((const char *) packed.data(), packed.size() * sizeof(packed[0]));

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <fstream>
-#include <iterator>
 #include <sstream>
+
+#include "eagle_file_bytes.h"
 
 static const std::string EAGLE_DRAFT_SUFFIX = ".draft";
 
@@ -97,7 +98,6 @@ void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context 
 
 void eagle_load_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path) {
     if (auto * impl = eagle_impl_of(spec)) {
-        std::ifstream file(path + EAGLE_DRAFT_SUFFIX, std::ios::binary);
-        impl->load(seq, eagle_end(ctx, seq), {std::istreambuf_iterator<char>(file), {}});
+        impl->load(seq, eagle_end(ctx, seq), eagle_file_bytes(path + EAGLE_DRAFT_SUFFIX));
     }
 }
