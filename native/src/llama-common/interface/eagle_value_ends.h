@@ -85,8 +85,8 @@ inline std::string eagle_escaped_lines(const std::string & json) {
             continue;
         }
         found += json[i];
-        if (c == '\\' && is_quoted && i + 1 < json.size() && static_cast<unsigned char>(json[i + 1]) >= 0x20) {
-            found += json[++i];
+        if (c == '\\' && is_quoted && i + 1 < json.size()) {  // before a control character it is a text itself
+            found += static_cast<unsigned char>(json[i + 1]) < 0x20 ? '\\' : json[++i];
         } else if (c == '"') {
             is_quoted = !is_quoted;
         }
