@@ -157,7 +157,7 @@ class DFlashBuilder : public GraphBuilder {
     }
 
     ggml_tensor * adjust(ggml_tensor * logits) override {
-        if (m.markov.w1 && !m.is_gemma) {  // as llama.cpp: the Markov head was trained on the plain logits
+        if (m.markov.w1 && !m.layers[0].is_gemma()) {  // as llama.cpp: the Markov head was trained on the plain logits
             return logits;
         }
         return capped(scaled(logits, m.logit_scale), m.logit_softcap);

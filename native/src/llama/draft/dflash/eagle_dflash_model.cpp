@@ -138,7 +138,6 @@ void DFlashModel::read_tensors(const llama_model & draft, const llama_model & ta
                           l.ffn_post_norm,
                           l.out_scale});
     }
-    is_gemma = layers[0].attn_post_norm != nullptr;
 }
 
 void DFlashModel::read_choice(const llama_model & draft) {

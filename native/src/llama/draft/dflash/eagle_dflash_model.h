@@ -36,6 +36,8 @@ struct DFlashLayer {
     DFlashConvolution attn_conv, ffn_conv;
     ggml_tensor *attn_post_norm, *ffn_post_norm;  // {H}: of Gemma 4's block, else null
     ggml_tensor * out_scale;                      // {1}, with these norms
+
+    bool is_gemma() const { return attn_post_norm != nullptr; }
 };
 
 struct DFlashModel : DraftModel {
@@ -51,7 +53,6 @@ struct DFlashModel : DraftModel {
     DFlashSelector selector;
     DFlashMarkov markov;
     bool gelu;
-    bool is_gemma;
     float embedding_scale;  // of the block's embeddings; these four: 0 for none
     float value_scale;      // of the attention's output
     float logit_scale;
