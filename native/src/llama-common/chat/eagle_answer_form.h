@@ -49,6 +49,12 @@ inline common_json eagle_trial_tools() {
         "parameters": {"type": "object", "properties": {"arg": {"type": "string"}}, "required": ["arg"]}}}])");
 }
 
+// Returns the variables of trials, with which a template shows reasoning. They are the same for all requests, because
+// the form that trials find is kept.
+inline common_json eagle_trial_switches() {
+    return common_json{{"enable_thinking", true}, {"thinking", true}, {"add_generation_prompt", true}};
+}
+
 // Returns the prompt of the first n messages; "" if the template refuses them. render(messages, tools).
 template <typename Render>
 std::string eagle_trial(const Render & render, const common_json & messages, size_t n) {
