@@ -85,3 +85,12 @@ def test_lists_and_objects_are_compared() -> None:
     pairs = [{"x": x, "y": y} for x in values for y in values]
     for given, (expected, found) in zip(pairs, prompts(template, pairs), strict=True):
         assert found == expected, given
+
+
+def test_variables_are_not_copied_for_each_item_of_a_loop() -> None:
+    """Copying them takes longer than a rendering may. A loop with a condition has its own variables."""
+    template = "{% for i in range(5000) %}{% if loop.last %}{{ i }}{% endif %}{% endfor %}{{ i }}"
+    scoped = "{% set i = 7 %}{% for i in range(4) if i != a1 %}{{ i }}{% set a1 = 9 %}{% endfor %}{{ i }}{{ a1 }}"
+    for text, n_variables in ((template, 5000), (scoped, 2)):
+        ((expected, found),) = prompts(text, [{f"a{n}": n for n in range(n_variables)}])
+        assert found == expected

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
@@ -90,6 +91,19 @@ class eagle_template_level {
     ~eagle_template_level() { eagle_template_rendering::counts().depth--; }
     eagle_template_level(const eagle_template_level &) = delete;
     eagle_template_level & operator=(const eagle_template_level &) = delete;
+};
+
+// A copy of a value, made when it is first used. llama.cpp copies all variables for each item of a loop, but only a
+// loop with a condition reads the copy.
+template <typename Value>
+class eagle_lazy_copy {
+  public:
+    explicit eagle_lazy_copy(const Value & value) : value_(value) {}
+    operator Value &() { return copy_ ? *copy_ : copy_.emplace(value_); }
+
+  private:
+    const Value & value_;
+    std::optional<Value> copy_;
 };
 
 // Returns true for a list or an object of a template that is not empty.
