@@ -1,0 +1,235 @@
+// Connections of llama.cpp's server: clients of HTTP/1.0, clients that close their side behind a request, and several
+// requests in one write.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpp-httplib/httplib.h"
+#include "eagle_access.h"
+
+namespace httplib {
+namespace detail {  // functions of the library that its header does not declare
+bool keep_alive(const std::atomic<socket_t> & server, socket_t socket, time_t seconds);
+ssize_t select_read(socket_t socket, time_t seconds, time_t microseconds);
+ssize_t select_write(socket_t socket, time_t seconds, time_t microseconds);
+void get_remote_ip_and_port(socket_t socket, std::string & ip, int & port);
+void get_local_ip_and_port(socket_t socket, std::string & ip, int & port);
+void drain_and_close_socket(socket_t socket) noexcept;
+}  // namespace detail
+}  // namespace httplib
+
+// Client of one request. Both a client that has gone and one that only closes its side, as `nc -N` does, end their
+// data. Only data for them shows the difference: the first resets the connection. So an interim response is sent, which
+// clients must skip (RFC 9110, section 15.2).
+class eagle_client {
+  public:
+    // is_old: a client of HTTP/1.0, which knows no interim responses.
+    eagle_client(socket_t socket, bool is_old) : socket_(socket), is_old_(is_old) {}
+
+    // No interim response follows. Parts of the answer show whether the client has gone.
+    void begin_answer() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        has_begun_ = true;
+    }
+
+    bool has_gone() {
+        pollfd events = {};
+        events.fd = socket_;
+        events.events = POLLIN;
+#ifdef _WIN32
+        const int n = ::WSAPoll(&events, 1, 0);
+#else
+        const int n = ::poll(&events, 1, 0);
+#endif
+        if (n <= 0) {
+            return false;
+        }
+        char next;
+        const bool is_reset = (events.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+        const ssize_t n_read = is_reset ? -1 : httplib::detail::read_socket(socket_, &next, 1, MSG_PEEK);
+        return n_read < 0 || (n_read == 0 && !is_reading());
+    }
+
+  private:
+    // Returns true if a client that has closed its side may be reading.
+    bool is_reading() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto now = std::chrono::steady_clock::now();
+        if (has_begun_ || is_old_) {
+            return has_begun_;
+        }
+        if (now >= next_probe_) {  // again and again: a tunnel in between may learn only later that the client has gone
+            const std::string interim = "HTTP/1.1 100 Continue\r\n\r\n";
+            next_probe_ = now + std::chrono::seconds(2);
+            return httplib::detail::send_socket(socket_, interim.data(), interim.size(), CPPHTTPLIB_SEND_FLAGS) > 0;
+        }
+        return true;
+    }
+
+    const socket_t socket_;
+    const bool is_old_;
+    bool has_begun_ = false;
+    std::chrono::steady_clock::time_point next_probe_;
+    std::mutex mutex_;
+};
+
+// Stream of a connection. The library's own begins anew with each request, and so loses the next one if it has been
+// read with the last.
+class eagle_connection final : public httplib::Stream {
+  public:
+    std::shared_ptr<eagle_client> client;
+    httplib::Request * request = nullptr;  // the one that is answered
+    bool is_last = false;                  // the response says that the connection closes
+
+    // Timeouts in seconds.
+    eagle_connection(socket_t socket, time_t read_timeout, time_t write_timeout)
+        : socket_(socket), read_timeout_(read_timeout), write_timeout_(write_timeout) {
+        set_request(nullptr);
+    }
+
+    // given: nullptr before it is read.
+    void set_request(httplib::Request * given) {
+        request = given;
+        client = std::make_shared<eagle_client>(socket_, given == nullptr || given->version == "HTTP/1.0");
+    }
+
+    bool is_readable() const override { return at_ < end_; }
+    bool wait_readable() const override { return httplib::detail::select_read(socket_, read_timeout_, 0) > 0; }
+    bool wait_writable() const override { return httplib::detail::select_write(socket_, write_timeout_, 0) > 0; }
+    bool is_peer_alive() const override { return !client->has_gone(); }
+
+    ssize_t read(char * to, size_t size) override {
+        if (!is_readable() && size < buffer_.size()) {
+            const ssize_t n = receive(buffer_.data(), buffer_.size());
+            if (n <= 0) {
+                return n;
+            }
+            at_ = 0;
+            end_ = (size_t) n;
+        }
+        if (!is_readable()) {
+            return receive(to, size);
+        }
+        const size_t n = std::min(size, end_ - at_);
+        std::memcpy(to, buffer_.data() + at_, n);
+        at_ += n;
+        return (ssize_t) n;
+    }
+
+    ssize_t write(const char * from, size_t size) override {
+        return wait_writable() ? httplib::detail::send_socket(socket_, from, size, CPPHTTPLIB_SEND_FLAGS) : -1;
+    }
+
+    void get_remote_ip_and_port(std::string & ip, int & port) const override {
+        httplib::detail::get_remote_ip_and_port(socket_, ip, port);
+    }
+    void get_local_ip_and_port(std::string & ip, int & port) const override {
+        httplib::detail::get_local_ip_and_port(socket_, ip, port);
+    }
+    socket_t socket() const override { return socket_; }
+    time_t duration() const override { return 0; }
+    const char * buffered_data(size_t & size) const override {
+        size = end_ - at_;
+        return size ? buffer_.data() + at_ : nullptr;
+    }
+    void consume_buffered(size_t size) override { at_ += size; }
+
+  private:
+    ssize_t receive(char * to, size_t size) {
+        if (!wait_readable()) {
+            error_ = httplib::Error::Timeout;
+            return -1;
+        }
+        const ssize_t n = httplib::detail::read_socket(socket_, to, size, CPPHTTPLIB_RECV_FLAGS);
+        if (n <= 0) {
+            error_ = n == 0 ? httplib::Error::ConnectionClosed : httplib::Error::Read;
+        }
+        return n;
+    }
+
+    const socket_t socket_;
+    const time_t read_timeout_;
+    const time_t write_timeout_;
+    std::vector<char> buffer_ = std::vector<char>(4096);
+    size_t at_ = 0;
+    size_t end_ = 0;
+};
+
+class eagle_http_server final : public httplib::Server {
+  public:
+    eagle_http_server() {
+        set_pre_request_handler([](const httplib::Request &, httplib::Response & response) {
+            const auto client = current()->client;
+            current()->request->is_connection_closed = [client] { return client->has_gone(); };
+            return eagle_can_answer(response) ? HandlerResponse::Unhandled : HandlerResponse::Handled;
+        });
+        set_post_routing_handler([](const httplib::Request & request, httplib::Response & response) {
+            if (request.version == "HTTP/1.0") {
+                set_old_headers(request, response);
+            }
+            current()->is_last = httplib::detail::has_header_token(response.headers, "Connection", "close");
+            current()->client->begin_answer();
+        });
+    }
+
+  private:
+    // Connection that this thread serves.
+    static eagle_connection *& current() {
+        static thread_local eagle_connection * connection = nullptr;
+        return connection;
+    }
+
+    // Clients of HTTP/1.0 know no chunks: a stream ends with its connection, and others do unless the client keeps
+    // them.
+    static void set_old_headers(const httplib::Request & request, httplib::Response & response) {
+        const bool is_kept = httplib::detail::has_header_token(request.headers, "Connection", "keep-alive") &&
+                             !httplib::detail::has_header_token(response.headers, "Connection", "close") &&
+                             !response.is_chunked_content_provider_;
+        if (!is_kept) {
+            response.headers.erase("Keep-Alive");
+        }
+        if (response.is_chunked_content_provider_) {
+            response.is_chunked_content_provider_ = false;
+            response.headers.erase("Transfer-Encoding");
+        }
+        response.headers.erase("Connection");
+        response.set_header("Connection", is_kept ? "keep-alive" : "close");
+    }
+
+    bool process_and_close_socket(socket_t socket) override {
+        const bool ok = serve_guarded([&] { return serve(socket); });
+        current() = nullptr;
+        httplib::detail::drain_and_close_socket(socket);
+        return ok;
+    }
+
+    bool serve(socket_t socket) {
+        std::string remote, local;
+        int remote_port = 0, local_port = 0;
+        httplib::detail::get_remote_ip_and_port(socket, remote, remote_port);
+        httplib::detail::get_local_ip_and_port(socket, local, local_port);
+        eagle_connection connection(socket, read_timeout_sec_, write_timeout_sec_);
+        current() = &connection;
+        bool ok = false;
+        for (size_t n_left = keep_alive_max_count_; n_left > 0 && !connection.is_last; n_left--) {
+            if (!connection.is_readable() && !httplib::detail::keep_alive(svr_sock_, socket, keep_alive_timeout_sec_)) {
+                break;
+            }
+            bool is_closed = false;
+            connection.set_request(nullptr);
+            ok = process_request(connection, remote, remote_port, local, local_port, n_left == 1, is_closed,
+                                 [&](httplib::Request & request) { connection.set_request(&request); });
+            if (!ok || is_closed) {
+                break;
+            }
+        }
+        return ok;
+    }
+};
