@@ -5,6 +5,7 @@ See common/jinja/caps.cpp there. Each ability is tested when messages need it, o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -95,19 +96,38 @@ def wants_nine_characters(template: str) -> bool:
 def joint_of_texts(template: str, role: str) -> str | None:
     """Return what the template writes between the texts of a message with this role.
 
-    None if its prompt is not that of one text, or if it reads one text alone. The same rule in C++: `eagle_joint`
+    None if its prompt is not that of one text, or if it reads one text alone. The same rule in C++: `eagle_find_joint`
     (native/src/llama-common/chat/eagle_parts.h).
     """
     texts = [f"{MARK}{i}" for i in range(3)]
-    called = _in_form(form_of_calls(template))[:3] if role == "tool" else []
-
-    def prompt(content: Any) -> str:
-        chat = [*called[:2], called[2] | {"content": content}] if called else _conversation(role, content)
-        return _rendered(template, chat, tools=[TOOL] if called else None)
-
-    parts = prompt([{"type": "text", "text": text} for text in texts])
+    parts = _with_content(template, role, [{"type": "text", "text": text} for text in texts])
     joint, second, _ = parts.partition(texts[0])[2].partition(texts[1])
-    return joint if second and parts == prompt(joint.join(texts)) else None
+    return joint if second and parts == _with_content(template, role, joint.join(texts)) else None
+
+
+@lru_cache(maxsize=32)
+def has_results_apart(template: str) -> bool:
+    """Return True if the template shows each text of a result as a result."""
+    texts = [f"{MARK}{i}" for i in range(3)]
+    prompt = _with_content(template, "tool", [{"type": "text", "text": text} for text in texts])
+    is_printed = any(sign in prompt for sign in CHARACTERS_OF_A_LIST)
+    is_shown = re.findall(rf"{MARK}[0-2]", prompt) == texts and not is_printed
+    return is_shown and joint_of_texts(template, "tool") is None
+
+
+def _with_content(template: str, role: str, content: Any) -> str:
+    """Return the prompt of a conversation with this content in a message of this role."""
+    if role != "tool":
+        return _rendered(template, _conversation(role, content))
+    called = _in_form(form_of_calls(template))
+    return _rendered(template, [*called[:2], called[2] | {"content": content}], tools=[TOOL])
+
+
+@lru_cache(maxsize=32)
+def refuses_empty_answers(template: str) -> bool:
+    """Return True if the template refuses an answer without text, as Ministral's does, but not a part without text."""
+    empty = ("", [{"type": "text", "text": ""}])
+    return [bool(_rendered(template, _conversation("assistant", content))) for content in empty] == [False, True]
 
 
 @lru_cache(maxsize=32)

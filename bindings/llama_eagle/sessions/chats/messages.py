@@ -5,7 +5,7 @@ changed as llama.cpp's server does (common/chat.cpp): text parts become one text
 with line breaks. `developer` becomes `system`, the arguments of calls become objects, or text. The content of an answer
 without one stays null if the template shows the calls then, else it becomes "". Reasoning has the key that the template
 reads. System messages that the template refuses or drops are merged into the first. Messages that the template refuses
-in a row are joined.
+in a row are joined. Results of calls become a part of the call's message for templates of Gemma 4 that read no others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from llama_eagle.errors import UsageError
 from llama_eagle.sessions.chat_template import render
 from llama_eagle.sessions.chats import abilities
 from llama_eagle.sessions.chats.calls import read_call, with_short_ids
+from llama_eagle.sessions.chats.responses import with_responses, with_turn
 from llama_eagle.sessions.chats.turns import join_turns
 
 Message = dict[str, Any]
@@ -32,7 +33,8 @@ def render_chat(template: str, variables: Mapping[str, Any], where: object) -> s
     Raises `UsageError` for invalid messages and for content that the model cannot read, and the errors of `render`.
     """
     messages = normalized(template, variables["messages"])
-    return render(template, {**variables, "messages": messages}, where)
+    prompt = render(template, {**variables, "messages": messages}, where)
+    return with_turn(template, prompt) if variables.get("add_generation_prompt") else prompt
 
 
 def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
@@ -48,7 +50,7 @@ def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
         if abilities.wants_nine_characters(template):
             found = with_short_ids(found)
     found = [message | {"content": _content(template, message)} for message in found]
-    return [_with_reasoning(template, message) for message in found]
+    return with_responses(template, [_with_reasoning(template, message) for message in found])
 
 
 def as_texts(messages: Iterable[Any]) -> list[Message]:
@@ -97,10 +99,11 @@ def _with_joined_texts(template: str, message: Message) -> Message:
 
 def _read(message: Any, where: str) -> Message:
     found = {key: value for key, value in _as_mapping(message, where).items() if value is not None}
-    if found.get("tool_calls") == []:  # sent by OpenAI's client with earlier answers
-        del found["tool_calls"]
-    if not isinstance(found.get("tool_calls", []), list | tuple):
+    listed = found.get("tool_calls", [])
+    if not isinstance(listed, list | tuple):
         raise UsageError(f"{where} has tool_calls that are not a list. Send the calls as the answer contained them.")
+    if not listed:  # sent by OpenAI's client with earlier answers
+        found.pop("tool_calls", None)
     if not isinstance(found.get("role"), str):
         raise UsageError(f"{where} has no role. Send system, user, assistant or tool.")
     if not isinstance(found.get("tool_call_id", ""), str):
@@ -175,11 +178,16 @@ def _into_next(messages: list[Message]) -> list[Message]:
 
 def _content(template: str, message: Message) -> str | list[Message] | None:
     content, role = message["content"], message["role"]
+    if content in ("", []):
+        is_answer = role == "assistant" and not message.get("tool_calls")
+        return [{"type": "text", "text": ""}] if is_answer and abilities.refuses_empty_answers(template) else ""
     if content is None:
         return None if abilities.form_of_calls(template).has_null_content else ""
     if isinstance(content, str):
-        is_read = not content or abilities.takes_text(template, role) or not abilities.takes_parts(template, role)
+        is_read = abilities.takes_text(template, role) or not abilities.takes_parts(template, role)
         return content if is_read else [{"type": "text", "text": content}]
+    if role == "tool" and abilities.has_results_apart(template):
+        return content
     if role in ("system", "user", "assistant") and abilities.takes_parts(template, role):
         return content
     return text_of(content)

@@ -2,7 +2,9 @@
 // with line breaks if it does not notice that a template reads parts, and many templates drop parts of results.
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,12 +52,29 @@ inline common_json eagle_chat_with(const std::string & role, const common_json &
                                  : common_json::array({message, question});
 }
 
-// What a template writes between the texts of a message of each role. A role is missing if the prompt is not that of
-// one text, or if the template reads one text alone.
-using eagle_joints = std::map<std::string, std::string>;
+// Forms of several texts in a message.
+struct eagle_text_forms {
+    // What a template writes between the texts of a message of each role. A role is missing if the prompt is not that
+    // of one text, or if the template reads one text alone.
+    std::map<std::string, std::string> joints;
+    bool has_results_apart = false;  // each text of a result is shown as a result
+};
+
+// Returns true if a prompt shows each of the texts once and in their order, and not as data.
+inline bool eagle_shows_apart(const std::string & prompt, const std::vector<std::string> & texts) {
+    size_t end = 0;
+    for (const std::string & text : texts) {
+        const size_t at = prompt.find(text);
+        if (at == std::string::npos || at < end || prompt.find(text, at + 1) != std::string::npos) {
+            return false;
+        }
+        end = at + text.size();
+    }
+    return prompt.find("'text'") == std::string::npos && prompt.find("\"text\"") == std::string::npos;
+}
 
 inline void eagle_find_joint(const common_chat_template & chat_template, const std::string & role,
-                             const eagle_answer_form & form, eagle_joints & joints) {
+                             const eagle_answer_form & form, eagle_text_forms & forms) {
     const std::vector<std::string> texts = {"FIRST_MARKER", "SECOND_MARKER", "THIRD_MARKER"};
     const common_json tools = role == "tool" ? eagle_trial_tools() : common_json::array();
     const auto part_of = [](const std::string & text) { return common_json{{"type", "text"}, {"text", text}}; };
@@ -77,23 +96,25 @@ inline void eagle_find_joint(const common_chat_template & chat_template, const s
     const std::string text = texts[0] + joint + texts[1] + joint + texts[2];
     const bool takes_text = chat_template.original_caps().supports_string_content;
     if (prompt_of(takes_text ? common_json(text) : common_json::array({part_of(text)})) == prompt) {
-        joints[role] = joint;
+        forms.joints[role] = joint;
+    } else if (role == "tool") {
+        forms.has_results_apart = eagle_shows_apart(prompt, texts);
     }
 }
 
-inline eagle_joints eagle_find_joints(const std::string & source) {
-    eagle_joints joints;
+inline eagle_text_forms eagle_find_text_forms(const std::string & source) {
+    eagle_text_forms forms;
     try {
         const common_chat_template chat_template(source, "", "");
         const eagle_answer_form form = eagle_find_form([&](const common_json & messages, const common_json & tools) {
             return eagle_prompt_of(chat_template, messages, tools);
         });
         for (const char * role : {"system", "user", "assistant", "tool"}) {
-            eagle_find_joint(chat_template, role, form, joints);
+            eagle_find_joint(chat_template, role, form, forms);
         }
     } catch (const std::exception &) {  // the name of a format that llama.cpp knows
     }
-    return joints;
+    return forms;
 }
 
 // Returns the parts of a message with one text in place of each run of texts.
@@ -110,18 +131,46 @@ inline std::vector<common_chat_msg_content_part> eagle_with_joint(
     return joined;
 }
 
+// Sorts the results behind each message with calls by their calls, unless an id is missing or is not that of one call.
+inline void eagle_sort_results(std::vector<common_chat_msg> & messages) {
+    for (size_t i = 0; i < messages.size(); i++) {
+        std::map<std::string, size_t> places;
+        for (const auto & call : messages[i].tool_calls) {
+            places.emplace(call.id, places.size());
+        }
+        const auto place = [&](const common_chat_msg & message) { return places.at(message.tool_call_id); };
+        size_t end = i + 1;
+        std::set<std::string> ids;
+        while (end < messages.size() && messages[end].role == "tool" && places.count(messages[end].tool_call_id)) {
+            ids.insert(messages[end++].tool_call_id);
+        }
+        const bool is_whole = end == messages.size() || messages[end].role != "tool";
+        if (is_whole && ids.size() == end - i - 1 && places.size() == messages[i].tool_calls.size()) {
+            std::stable_sort(messages.begin() + (ptrdiff_t) i + 1, messages.begin() + (ptrdiff_t) end,
+                             [&](const auto & a, const auto & b) { return place(a) < place(b); });
+        }
+    }
+}
+
 // Returns messages whose texts are joined. templates: of the model. Results become one text, because many templates
-// drop their parts.
+// drop their parts, unless the template shows each of their texts as a result.
 inline std::vector<common_chat_msg> eagle_with_joined_texts(const common_chat_templates * templates,
                                                             std::vector<common_chat_msg> messages) {
+    const std::string source = common_chat_templates_source(templates, "");
+    if (source.find("'<|tool_call>call:'") != std::string::npos &&
+        source.find("{#- OpenAI Chat Completions:") == std::string::npos) {
+        eagle_sort_results(messages);  // for older templates of Gemma 4, llama.cpp takes names from the calls in order
+    }
     for (common_chat_msg & message : messages) {
         const bool is_result = message.role == "tool";
         auto & parts = message.content_parts;
-        if (parts.size() > 1) {
-            const std::string source = common_chat_templates_source(templates, "");
-            const auto joints = eagle_once_for<eagle_joints>(source, [&] { return eagle_find_joints(source); });
-            const auto joint = joints.find(message.role);
-            const bool is_known = joint != joints.end();
+        if (parts.size() > 1 || (is_result && !parts.empty())) {
+            const auto forms = eagle_once_for<eagle_text_forms>(source, [&] { return eagle_find_text_forms(source); });
+            const auto joint = forms.joints.find(message.role);
+            const bool is_known = joint != forms.joints.end();
+            if (is_result && !is_known && forms.has_results_apart) {
+                continue;
+            }
             parts = is_known || is_result ? eagle_with_joint(parts, is_known ? joint->second : "\n") : parts;
         }
         if (is_result && parts.size() == 1 && parts[0].type == "text") {
