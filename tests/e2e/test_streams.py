@@ -143,10 +143,11 @@ def test_a_named_function_of_the_parents_formats(files: dict[str, Path]) -> None
         named = {"type": "function", "function": {"name": "paint"}}
         options = {"tools": [{"type": "function", "function": PAINT}], "tool_choice": named}
         chat = "create_chat_completion"
-        for n, reason in ((3, "length"), (100, "tool_calls")):
-            whole = said(llm, None, chat, max_tokens=n, **options)["choices"][0]
+        for n, stop, reason in ((3, [], "length"), (100, [], "tool_calls"), (100, ["color"], "stop")):
+            given = options | {"max_tokens": n, "stop": stop}
+            whole = said(llm, None, chat, **given)["choices"][0]
             assert whole["finish_reason"] == reason
-            chunks = [part["choices"][0] for part in said(llm, None, chat, max_tokens=n, stream=True, **options)]
+            chunks = [part["choices"][0] for part in said(llm, None, chat, stream=True, **given)]
             calls = [call for part in chunks for call in part["delta"].get("tool_calls") or ()]
             assert [call["function"].get("name") for call in calls] == ["paint", *[None] * (len(calls) - 1)]
             assert chunks[-1]["finish_reason"] == reason

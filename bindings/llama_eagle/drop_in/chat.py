@@ -274,27 +274,27 @@ def _call(part: Part) -> dict[str, Any]:
     return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
 
 
-def own_calls(answer: dict[str, Any]) -> dict[str, Any]:
+def own_calls(answer: dict[str, Any], reason: Callable[[], str]) -> dict[str, Any]:
     """Correct the finish reason of an answer with the parent's own calls.
 
-    Arguments that are not JSON were cut by the limit.
+    Arguments that are not JSON were cut by the limit or by a stop text. reason: returns which.
     """
     choice = answer["choices"][0]
     calls = choice["message"].get("tool_calls") or []
     if all(is_json(call["function"]["arguments"]) for call in calls):
         return answer
-    return {**answer, "choices": [{**choice, "finish_reason": "length"}]}
+    return {**answer, "choices": [{**choice, "finish_reason": reason()}]}
 
 
-def named_once(chunks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def named_once(chunks: Iterable[dict[str, Any]], reason: Callable[[], str]) -> Iterator[dict[str, Any]]:
     """Yield a stream of the parent's own calls with each function's name only in the first piece of its call.
 
-    Arguments that are not JSON at the end were cut by the limit, which becomes the finish reason.
+    Arguments that are not JSON at the end were cut by the limit or by a stop text. reason: returns which.
     """
     arguments: dict[int, str] = {}
     for chunk in chunks:
         choice = chunk["choices"][0]
-        delta, reason = dict(choice["delta"]), choice["finish_reason"]
+        delta, ended = dict(choice["delta"]), choice["finish_reason"]
         pieces = delta.get("tool_calls") or []
         known = [call["index"] in arguments for call in pieces]
         for call in pieces:
@@ -303,9 +303,9 @@ def named_once(chunks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             delta["tool_calls"] = [_more(call) if old else call for call, old in zip(pieces, known, strict=True)]
             if delta.get("function_call"):
                 delta["function_call"] = _without_name(delta["function_call"])
-        if reason == "tool_calls" and not all(map(is_json, arguments.values())):
-            reason = "length"
-        yield {**chunk, "choices": [{**choice, "delta": delta, "finish_reason": reason}]}
+        if ended == "tool_calls" and not all(map(is_json, arguments.values())):
+            ended = reason()
+        yield {**chunk, "choices": [{**choice, "delta": delta, "finish_reason": ended}]}
 
 
 def _more(call: Mapping[str, Any]) -> dict[str, Any]:

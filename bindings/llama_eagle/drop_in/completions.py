@@ -54,6 +54,7 @@ class Completions(Attributes):
     _given_speculative = Speculative()  # limits of the next call
     _given_shown: frozenset[int] = frozenset()  # control tokens that are text in the next completion
     _speculative = Speculative()  # limits of the next generation
+    _reasons: frozenset[str] = frozenset()  # why the completions of the last chat have ended
 
     def create_completion(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
         """Complete a prompt, as the parent does.
@@ -112,6 +113,7 @@ class Completions(Attributes):
                     part = next(parts, None)
                 if part is None:
                     return
+                self._reasons |= {choice.get("finish_reason") or "" for choice in part.get("choices", [])}
                 part = self._with_timings(part)
                 with self._measures.reader():
                     yield part
@@ -167,6 +169,7 @@ class Completions(Attributes):
         options |= chat_template_kwargs or {}
         reply = None if chat.is_constrained(request) else self._reply_to(request, options)
         self._given_speculative = self._read_speculative(speculative)  # the handler calls `create_completion`
+        self._reasons = frozenset()
         if reply is not None:
             self._given_shown = self._ids_of(reply.preserved_tokens)
             request["stop"] = [*stop_texts(request["stop"]), *reply.stops]
@@ -181,7 +184,8 @@ class Completions(Attributes):
         elif called is not None and not is_own:
             answer = chat.split(answer, lambda: NamedCall(called["name"]))
         elif is_own:
-            answer = chat.own_calls(answer) if isinstance(answer, dict) else chat.named_once(answer)
+            own = chat.own_calls if isinstance(answer, dict) else chat.named_once
+            answer = own(answer, lambda: "length" if "length" in self._reasons else "stop")
         elif reply is not None:
             tools = {each["name"]: each.get("parameters") for each in chat.free_functions(request)}
             answer = chat.split(answer, lambda: FormattedReply(reply, tools, self._prompt_end()))
