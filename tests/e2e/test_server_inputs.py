@@ -108,6 +108,26 @@ def test_reasoning_of_responses(qwen: Served, more: Any) -> None:
     n_prompt(qwen, [USER, reasoning, call, output])
 
 
+def test_all_reasoning_of_an_answer(qwen: Served) -> None:
+    def reasoning(text: str) -> dict[str, Any]:
+        return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
+
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "R"}
+    said, both = {"role": "assistant", "content": "Text"}, reasoning("The first\n\nThe second thought")
+    first, second = reasoning("The first"), reasoning("The second thought")
+    for answer in ([], [said], [call]):
+        assert n_prompt(qwen, [USER, first, *answer, second, call, output]) == n_prompt(
+            qwen, [USER, both, *answer, call, output]
+        )
+    thoughts = ({"reasoning_content": text} for text in ("The first", "The second thought"))
+    chat = [message for each in thoughts for message in ({**CALL, **each}, result("R"))]
+    status, answer = qwen.post(CHATS, {"messages": [USER, *chat], "max_tokens": 1})
+    assert status == 200, answer
+    items = [USER, first, call, output, second, call, output]  # each belongs to its own answer
+    assert n_prompt(qwen, items) == answer["usage"]["prompt_tokens"]
+
+
 def blocks(*content: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(content)}], "max_tokens": 1}
 

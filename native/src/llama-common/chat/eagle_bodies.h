@@ -275,6 +275,23 @@ inline void eagle_read_item(common_json & item) {
     }
 }
 
+// Appends the thoughts of an item to earlier ones of the same answer; llama.cpp's converter keeps the last ones only.
+// Returns false if there are none. items: that have been read.
+inline bool eagle_joins_reasoning(common_json & items, const common_json & item) {
+    for (size_t i = items.size(); i > 0; i--) {
+        common_json & before = items.at(i - 1);
+        const std::string type = eagle_text_at(before, "type");
+        if (type == "reasoning") {
+            before.at("content").at(size_t(0))["text"] = eagle_reasoning_of(before) + "\n\n" + eagle_reasoning_of(item);
+            return true;
+        }
+        if (type != "function_call" && eagle_text_at(before, "role") != "assistant") {
+            return false;
+        }
+    }
+    return false;
+}
+
 // Returns the fields of a request that the response repeats. Clients of this API require them.
 inline common_json eagle_repeated_fields(const common_json & given) {
     common_json fields = {
@@ -328,15 +345,17 @@ inline common_json eagle_responses_body(const common_json & given) {
     }
     if (eagle_has(body, "input") && body.at("input").is_array()) {
         common_json items = common_json::array();
+        size_t number = 0;
         for (auto item : body.at("input")) {
-            eagle_items::resolve(item, items.size() + 1);
-            if (eagle_text_at(item, "type") == "reasoning" && eagle_reasoning_of(item).empty()) {
+            eagle_items::resolve(item, ++number);
+            const bool is_reasoning = eagle_text_at(item, "type") == "reasoning";
+            if (is_reasoning && (eagle_reasoning_of(item).empty() || eagle_joins_reasoning(items, item))) {
                 continue;
             }
             if (item.is_object()) {
                 eagle_read_item(item);
             }
-            eagle_require_item(item, items.size() + 1);
+            eagle_require_item(item, number);
             items.push_back(item);
         }
         body["input"] = items;
