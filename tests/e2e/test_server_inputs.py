@@ -66,11 +66,18 @@ def test_rules_between_call_and_result(server: Served) -> None:
 
 EMPTIES: tuple[Any, ...] = ("", None, [])
 EMPTY: list[dict[str, Any]] = [{"role": "assistant", "content": content} for content in EMPTIES]
+NO_CALLS: list[dict[str, Any]] = [{"role": "assistant", "tool_calls": []}, {**EMPTY[0], "tool_calls": []}]
 
 
-@pytest.mark.parametrize("last", [[EMPTY[2]], [EMPTY[0], EMPTY[1]], EMPTY])
+@pytest.mark.parametrize("last", [[EMPTY[2]], [EMPTY[0], EMPTY[1]], EMPTY, NO_CALLS])
 def test_empty_last_answers(server: Served, last: list[Any]) -> None:
     assert prompt(server, [USER, *last]) == prompt(server, [USER])
+
+
+def test_an_empty_list_of_calls_is_none(server: Served) -> None:
+    for content in ("", "ANSWER"):
+        answer = {"role": "assistant", "content": content}
+        assert prompt(server, [USER, {**answer, "tool_calls": []}, USER]) == prompt(server, [USER, answer, USER])
 
 
 def n_prompt(server: Served, items: list[Any]) -> int:

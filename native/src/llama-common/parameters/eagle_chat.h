@@ -119,10 +119,22 @@ inline void eagle_require_parts(const common_json & content, const std::string &
     }
 }
 
+// Removes a list without calls, which clients send with earlier answers: it equals none.
+inline void eagle_erase_no_calls(common_json & message) {
+    const bool has_list = message.contains("tool_calls") && message.at("tool_calls").is_array();
+    if (has_list && message.at("tool_calls").empty()) {
+        message.erase("tool_calls");
+        if (!message.contains("content")) {  // llama.cpp requires one of the two
+            message["content"] = "";
+        }
+    }
+    eagle_erase_null(message, "tool_calls");
+}
+
 inline void eagle_read_message(common_json & message, const std::string & where) {
     eagle_require(message.is_object(), where + " is no object");
     eagle_require(!eagle_text_at(message, "role").empty(), where + " has no role");
-    eagle_erase_null(message, "tool_calls");
+    eagle_erase_no_calls(message);
     if (!eagle_has(message, "reasoning_content") && !eagle_text_at(message, "reasoning").empty()) {
         message["reasoning_content"] = message.at("reasoning");  // the newer name that other servers use
     }
