@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import multiprocessing
 import pickle
@@ -256,6 +257,20 @@ def test_the_vocabulary_alone_has_no_memory(files: dict[str, Path]) -> None:
         for call in (complete, lambda llm: llm.eval([1])):
             with pytest.raises(ValueError, match="loaded with vocab_only"):
                 call(llm)
+
+
+@pytest.mark.parametrize("options", [{}, {"draft": None, "vocab_only": True}], ids=["model", "vocabulary"])
+def test_ids_outside_of_the_vocabulary_are_refused(files: dict[str, Path], options: dict[str, Any]) -> None:
+    """At which llama.cpp ends the process."""
+    with load(files, **options) as llm:
+        model = llm._model
+        lists = (llm.detokenize, llm.tokenizer_.detokenize, llm.tokenizer().decode)
+        tokens = (model.token_get_text, model.token_get_score, model.token_get_attr, model.token_to_piece)
+        calls = [functools.partial(call, [ord("a"), n]) for call in lists for n in (llm.n_vocab(), -1)]
+        for call in calls + [functools.partial(call, n) for call in tokens for n in (llm.n_vocab(), -1)]:
+            with pytest.raises(InputError, match="is not in the vocabulary of 272 tokens"):
+                call()
+        assert llm.tokenizer().decode([ord("a")]) == model.token_get_text(ord("a")) == "a"
 
 
 def test_a_draft_needs_no_more_context_than_its_target(files: dict[str, Path], plain: Any) -> None:

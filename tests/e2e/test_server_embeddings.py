@@ -123,6 +123,10 @@ def test_vectors_of_fewer_dimensions(server: Served) -> None:
     for path, more in wrong:
         status, answer = server.post(path, {"input": "one two", **more})
         assert status == 400 and f"'{next(iter(more))}'" in answer["error"]["message"], answer
+    for path in ("/v1/embeddings", "/embedding"):
+        key = "content" if path == "/embedding" else "input"
+        status, answer = server.post(path, {key: [1, 10**6]})
+        assert status == 400 and "1000000 is no token id" in answer["error"]["message"], answer
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +156,8 @@ def test_forms_of_rankings(ranking: Served) -> None:
     for more in ({"top_n": 0}, {"top_n": -1}, {"rank_fields": ["text"]}):
         status, answer = ranking.post("/v1/rerank", {**given, **more})
         assert status == 400 and f"'{next(iter(more))}'" in answer["error"]["message"], answer
+    status, answer = ranking.post("/v1/rerank", {**given, "documents": ["two", ["three", 10**6]]})
+    assert status == 400 and "1000000 is no token id" in answer["error"]["message"], answer
     long = "word " * 800  # clients repeat what a server fails: 500
     for path, key in (("/v1/rerank", "documents"), ("/v1/reranking", "documents"), ("/rerank", "texts")):
         status, answer = ranking.post(path, {"query": "one", key: ["two", long]})

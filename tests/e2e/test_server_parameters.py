@@ -205,3 +205,31 @@ def test_custom_tools_and_namespaces(server: Served) -> None:
         result = {"type": f"{kind}_output", "call_id": items[-1]["call_id"], "output": "rain"}
         status, answer = server.post(RESPONSES, {**given, "input": [*QUESTION, *items, result]})
         assert status == 200, answer
+
+
+TOKENS: list[tuple[str, dict[str, Any]]] = [
+    *((path, more) for path in ("/completion", "/v1/completions") for more in ({}, {"echo": path != "/completion"})),
+    ("/v1/completions", {"echo": True, "logprobs": 1}),
+    ("/tokenize", {}), ("/tokenize", {"with_pieces": True}), ("/detokenize", {}),
+]  # fmt: skip
+KEYS = {"/tokenize": "content", "/detokenize": "tokens"}
+
+
+@pytest.mark.parametrize(("path", "more"), TOKENS)
+def test_token_ids_outside_of_the_vocabulary(server: Served, path: str, more: dict[str, Any]) -> None:
+    n_vocab = server.get("/v1/models")[1]["data"][0]["meta"]["n_vocab"]
+    for token in (n_vocab, -1, 2**40):
+        lists: list[Any] = [[1, token], ["a", token]] if path != "/detokenize" else [[1, token]]
+        for tokens in lists + ([[[1], [1, token]]] if path not in KEYS else []):
+            status, answer = server.post(path, {KEYS.get(path, "prompt"): tokens, "max_tokens": 1, **more})
+            expected = f"{token} is no token id of this model: its {n_vocab} tokens have the ids 0 to {n_vocab - 1}"
+            assert (status, answer["error"]["message"]) == (400, expected)
+    status, answer = server.post(path, {KEYS.get(path, "prompt"): [1, n_vocab - 1], "max_tokens": 1, **more})
+    assert status == 200, answer
+
+
+def test_trigger_tokens_outside_of_the_vocabulary(server: Served) -> None:
+    trigger = {"type": 0, "value": "b", "token": 2**20}
+    given = {"prompt": "a", "grammar": 'root ::= "b"', "grammar_lazy": True, "grammar_triggers": [trigger]}
+    status, answer = server.post("/completion", given)
+    assert (status, "1048576 is no token id" in answer["error"]["message"]) == (400, True)

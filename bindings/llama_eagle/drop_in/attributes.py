@@ -16,6 +16,7 @@ library()  # before llama_cpp is imported: it must load our build
 
 import llama_cpp  # noqa: E402
 from llama_cpp import Llama  # noqa: E402
+from llama_cpp._internals import LlamaModel  # noqa: E402
 from llama_cpp.llama_chat_format import guess_chat_format_from_gguf_metadata  # noqa: E402
 
 from llama_eagle.drop_in.options import EagleOptions  # noqa: E402
@@ -25,6 +26,7 @@ from llama_eagle.generation.options import sampler_seed  # noqa: E402
 from llama_eagle.sessions.devices import set_devices  # noqa: E402
 from llama_eagle.sessions.models import progress_callback  # noqa: E402
 from llama_eagle.sessions.options import MTP, LoadOptions  # noqa: E402
+from llama_eagle.sessions.text import require_ids  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
 from llama_eagle.vision.in_text import cut_before  # noqa: E402
 
@@ -43,6 +45,29 @@ class _WhileOpen:
 
     def __set__(self, instance: Any, value: Any) -> None:
         setattr(instance, self._name, value)
+
+
+class CheckedModel(LlamaModel):
+    """A model that refuses ids outside of its vocabulary, at which llama.cpp ends the process."""
+
+    def token_get_text(self, token: int) -> str:
+        return super().token_get_text(self._checked(token))
+
+    def token_get_score(self, token: int) -> float:
+        return super().token_get_score(self._checked(token))
+
+    def token_get_attr(self, token: int) -> int:
+        return super().token_get_attr(self._checked(token))
+
+    def token_to_piece(self, token: int, special: bool = False) -> bytes:
+        return super().token_to_piece(self._checked(token), special)
+
+    def detokenize(self, tokens: list[int], special: bool = False) -> bytes:
+        return super().detokenize([self._checked(token) for token in tokens], special)
+
+    def _checked(self, token: int) -> int:
+        require_ids((token,), self.n_vocab())
+        return token
 
 
 class _ContextParams(llama_cpp.llama_context_params):

@@ -30,6 +30,7 @@ from llama_eagle.drafting.lookup import PromptLookup  # noqa: E402
 from llama_eagle.drafting.resolve import session_options  # noqa: E402
 from llama_eagle.drop_in.answers import embeddings  # noqa: E402
 from llama_eagle.drop_in.answers.types import GENERATION  # noqa: E402
+from llama_eagle.drop_in.attributes import CheckedModel  # noqa: E402
 from llama_eagle.drop_in.completions import Completions  # noqa: E402
 from llama_eagle.drop_in.images import ImageReader  # noqa: E402
 from llama_eagle.drop_in.measures import Measures  # noqa: E402
@@ -108,6 +109,7 @@ class EagleLlama(Completions, Closing):
             super().__init__(fspath(model_path), **with_our_defaults(parent, given))
         # The garbage collector would call `__del__` of model, context and self in any order.
         weakref.finalize(self, self._stack.close).atexit = False
+        self._model.__class__ = CheckedModel  # the parent's constructor names its own
         try:
             self._show_templates(parent.get("chat_format"))
             if not parent.get("vocab_only"):

@@ -13,6 +13,7 @@
 
 #include "common.h"
 #include "eagle_literals.h"
+#include "eagle_tokens.h"
 #include "json.h"
 
 constexpr int64_t EAGLE_MAX_PROMPT_ALTERNATIVES = 100;  // per token of a prompt, whose probabilities are kept together
@@ -437,6 +438,9 @@ inline void eagle_refuse_internal(const common_json & body) {
             const int64_t type = has_type ? trigger.at("type").get<int64_t>() : -1;
             eagle_require(type == COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN || type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD,
                           "'grammar_triggers' are tokens (type 0) and words (type 1)");
+            if (type == COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN) {
+                eagle_require_tokens(trigger.value("token", common_json()));
+            }
         }
     }
 }
@@ -509,6 +513,7 @@ inline void eagle_require_types(const common_json & body) {
 inline eagle_api eagle_require_supported(const common_json & body, eagle_api api) {
     eagle_require(body.is_object(), "the body is no JSON object");
     eagle_require(body.contains("prompt"), "'prompt' is required");
+    eagle_require_tokens(body.at("prompt"));
     eagle_require_types(body);
     eagle_refuse_others(body);
     if (api != eagle_api::chat) {

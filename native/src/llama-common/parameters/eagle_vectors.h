@@ -9,6 +9,7 @@
 #include "eagle_chat.h"
 #include "eagle_loaded.h"
 #include "eagle_parameters.h"
+#include "eagle_tokens.h"
 #include "json.h"
 
 inline bool eagle_ends_with(const std::string & text, const std::string & end) {
@@ -127,8 +128,12 @@ template <typename Handler, typename Request>
 auto eagle_answer(const Handler & handler, const Request & request) {
     const bool is_rank = eagle_ends_with(request.path, "/rerank") || eagle_ends_with(request.path, "/reranking");
     const bool is_vector = eagle_ends_with(request.path, "/embedding") || eagle_ends_with(request.path, "/embeddings");
-    const common_json given = is_rank || is_vector ? common_json::parse(request.body) : common_json();
-    if (!given.is_object()) {
+    const bool has_tokens = eagle_ends_with(request.path, "/tokenize") || eagle_ends_with(request.path, "/detokenize");
+    const common_json given = is_rank || is_vector || has_tokens ? common_json::parse(request.body) : common_json();
+    for (const char * key : {"content", "documents", "input", "query", "texts", "tokens"}) {
+        eagle_require_tokens(eagle_has(given, key) ? given.at(key) : common_json());
+    }
+    if (!given.is_object() || has_tokens) {
         return handler(request);
     }
     const auto handle = [&](const common_json & changed) {

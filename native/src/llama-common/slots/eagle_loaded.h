@@ -5,6 +5,7 @@
 
 #include "eagle_literals.h"
 #include "eagle_model_files.h"
+#include "eagle_tokens.h"
 #include "llama.h"
 
 // Whether the pooled vectors of the model hold scores for reranking instead of embeddings.
@@ -14,7 +15,9 @@ inline std::atomic<bool> & eagle_has_scores() {
 }
 
 inline void eagle_loaded(const llama_context * ctx, const common_params & params) {
-    eagle_literals::load(llama_model_get_vocab(llama_get_model(ctx)));
+    const llama_vocab * vocab = llama_model_get_vocab(llama_get_model(ctx));
+    eagle_literals::load(vocab);
+    eagle_n_tokens() = llama_vocab_n_tokens(vocab);
     eagle_model_files::remember(params, llama_get_model(ctx));
     eagle_has_scores() = llama_pooling_type(ctx) == LLAMA_POOLING_TYPE_RANK;
 }
