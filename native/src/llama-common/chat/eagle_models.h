@@ -11,8 +11,14 @@
 // Adds the fields of Anthropic's models.
 inline void eagle_describe_model(common_json & model) {
     const std::time_t created = (std::time_t) model.value("created", (int64_t) 0);
+    std::tm parts = {};  // std::gmtime returns the same object to all threads
+#ifdef _WIN32
+    gmtime_s(&parts, &created);
+#else
+    gmtime_r(&created, &parts);
+#endif
     char text[32] = "";
-    std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&created));
+    std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
     model["type"] = "model";
     model["display_name"] = model.value("id", "");
     model["created_at"] = text;

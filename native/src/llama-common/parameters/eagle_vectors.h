@@ -27,8 +27,9 @@ inline std::vector<float> eagle_shortened(const std::vector<float> & values, siz
     };
     std::vector<float> kept(values.begin(), values.begin() + n);
     const double size = length(kept);
+    const bool is_scaled = std::fabs(length(values) - 1.0) < 1e-3 && size > 0.0;
     for (float & value : kept) {
-        value = std::fabs(length(values) - 1.0) < 1e-3 && size > 0.0 ? (float) (value / size) : value;
+        value = is_scaled ? (float) (value / size) : value;
     }
     return kept;
 }
