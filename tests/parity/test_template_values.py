@@ -37,6 +37,7 @@ VALUES = [
     "{{ x }}", "{{ [x] }}", "{{ {'k': x} }}", "{{ x ~ '|' ~ nothing ~ [x] }}", "{{ [x, 1]|join(', ') }}",
     "{{ [x]|string }}", "{% set y %}{{ x }}{{ [[x]] }}{% endset %}{{ y }}",
     "{% macro m(v) %}{{ v }}{% endmacro %}{{ m(x) }}",
+    "{{ (x ~ '') == x|string }} {{ (x ~ 'b') == x|string }} {{ ('a' ~ x) == ('a' ~ x) }}",
 ]  # fmt: skip
 TEXTS = ["", "'", '"', "'\"", "\\", "\x00\x1f\x7f\x80\u00ad", "\ue000\ufeff", "\U000e0001\U0001f600", "é日"]
 NUMBERS = [0, -1, 2**53 + 1, 1.0, 0.1, 1e16, 1e15, 1e-4, 1e-5, 1.5e300, True, False, None]

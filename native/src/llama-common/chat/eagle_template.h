@@ -106,6 +106,14 @@ class eagle_lazy_copy {
     std::optional<Value> copy_;
 };
 
+// Returns true if two texts of templates are equal. Their parts are what templates and what messages wrote; most texts
+// have one part, which is not copied as str() does: names of variables are compared all the time.
+template <typename Text>
+bool eagle_same_text(const Text & a, const Text & b) {
+    const bool is_whole = a.parts.size() == 1 && b.parts.size() == 1;
+    return is_whole ? a.parts[0].val == b.parts[0].val : a.str() == b.str();
+}
+
 // Returns true for a list or an object of a template that is not empty.
 template <typename Value>
 bool eagle_has_items(const Value & value) {
