@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.command import llama_eagle
+from fixtures.upstream import source_folder
 from llama_eagle.bench import peer
 from llama_eagle.bench.costs import MOST_ROWS
 from llama_eagle.bench.peer import PeerJob
@@ -153,3 +154,11 @@ def test_a_model_without_a_draft(tmp_path: Path) -> None:
     assert [step[:8] for step in steps] == ["[1 of 2]", "[2 of 2]"]
     text = llama_eagle("bench", "-m", target, *options[:-1])
     assert "prompt look-up" in text.stdout
+
+
+@pytest.mark.native
+def test_llama_cpps_tools_can_be_configured(tmp_path: Path) -> None:
+    """The slow tests compile them."""
+    peer._compile(source_folder(), tmp_path / "build", [], tmp_path / "log", ["help"])
+    targets = (tmp_path / "log").read_text()
+    assert all(tool in targets for tool in (*peer.TOOLS, peer.SERVER))
