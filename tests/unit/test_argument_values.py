@@ -24,7 +24,7 @@ OPTIONAL = {"anyOf": [STRING, NULL]}
 DEFS = {
     "Name": STRING, "Count": {"$ref": "#/$defs/Number"}, "Number": INTEGER, "Color": {"enum": ["1", "2"]},
     "Circle": {"$ref": "#/$defs/Circle"}, "Tree": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"$ref": "#/$defs/Tree"}]},
-    "a/b~c d": STRING,
+    "a/b~c d": STRING, "Either": {"anyOf": [INTEGER, STRING]},
 }  # fmt: skip
 
 
@@ -45,6 +45,7 @@ CASES: list[tuple[Any, str, Any]] = [
     (ref("Name"), "12", "12"), (ref("Count"), "12", 12), (ref("Color"), "1", "1"),
     ({"anyOf": [ref("Name"), NULL]}, "12", "12"), ({"allOf": [ref("Name")]}, "12", "12"),
     ({"allOf": [ref("Count"), {"minimum": 3}]}, "12", 12), (ref("a~1b~0c%20d"), "12", 12),
+    (ref("Either/anyOf/1"), "12", "12"), (ref("Either/anyOf/2"), "12", 12), (ref("Either/anyOf/x"), "12", 12),
     (ref("Circle"), "12", 12), (ref("Tree"), "x", "x"), (ref("nothing"), "12", 12), ({"$ref": "http://x"}, "12", 12),
     (BOOLEAN, "True", True), (BOOLEAN, "false", False), (BOOLEAN, "maybe", "maybe"), (BOOLEAN, "1", 1),
     (NULL, "None", None), (INTEGER, "12", 12), (INTEGER, "12.0", 12.0), (INTEGER, "twelve", "twelve"),

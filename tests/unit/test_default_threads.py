@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from llama_eagle.errors import UsageError
 from llama_eagle.gguf.size import available_bytes
-from llama_eagle.native.processor import linux, threads
+from llama_eagle.native.processor import detect, linux, threads
 from llama_eagle.native.processor.cores import Cores, alike
 from llama_eagle.native.processor.detect import read_cores
 from llama_eagle.native.processor.linux import free_memory, parse_list, quota
@@ -233,6 +234,16 @@ class TestOtherSystems:
         for part in (data, core[:-1]):
             found = from_records(core + part)
             assert found is not None and found.n_physical == 1
+
+
+def test_a_machine_whose_cores_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Cores((frozenset({0, 1}),), frozenset({0, 1}), frozenset({0}))
+    monkeypatch.setattr(detect.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(detect, "_of_system", lambda: found)
+    assert read_cores() is found
+    for failing in (Mock(side_effect=OSError), Mock(return_value=None)):
+        monkeypatch.setattr(detect, "_of_system", failing)
+        assert read_cores() == alike(3)
 
 
 def test_this_machine() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from llama_eagle.errors import UsageError
-from llama_eagle.serving.prompts import Journal
+from llama_eagle.serving.prompts import CHAT, Journal, Refused, post
 
 
 def interrupted(output: Path, identity: str, n_answers: int) -> Path:
@@ -55,3 +58,30 @@ def test_answers_of_another_run(tmp_path: Path) -> None:
     assert part.read_text().count("\n") == 4
     assert continued(tmp_path / "a.jsonl", "same", overwrite=True) == []
     assert json.loads(part.read_text()) == {"identity": "same"}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"error": {"message": "too long"}}', "too long"),
+        (b"<html>gateway</html>", "<html>gateway</html>"),
+        (b'{"error": "busy"}', '{"error": "busy"}'),
+        (b"", "HTTP Error 400: Bad Request"),
+    ],
+)
+def test_the_reason_of_a_refusal(body: bytes, reason: str) -> None:
+    """Servers and what stands before them answer with JSON, with a page or with nothing."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        with pytest.raises(Refused, match=f"^{re.escape(reason)}$"):
+            post(f"http://127.0.0.1:{server.server_port}", "key", CHAT, {})

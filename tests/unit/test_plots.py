@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_eagle.bench import report
+from matplotlib import pyplot
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
@@ -53,3 +55,22 @@ def test_a_new_machine_is_one_more_file(plots: Any, tmp_path: Path) -> None:
     assert plots.speed_table(machines)[-1] == "| New | M Q8_0 | none | 2 | 5 |  | 2.5 |"
     plots.draw_speed(machines, tmp_path / "new.png", headline=True)
     assert (tmp_path / "new.png").stat().st_size > 1000
+
+
+def test_the_plot_of_a_bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Lines of both engines over the draft lengths, and the times of rows; `auto` has no length."""
+    figures: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", figures.append)
+    ours, theirs = ([{"n_draft": n, "tps": tps} for n, tps in each] for each in (
+        [(1, 20.0), (4, 40.0), ("auto", 44.0)], [(1, 10.0), (2, 15.0)]))  # fmt: skip
+    steps = [{"depth": 0, "decode_ms": 50.0, "verify_ms": [51.0, 52.0, 55.0]}]
+    result = {"model": "M", "type": "q8_0", "threads": 2, "accept": 0.7, "plain_tps": 12.0, "steps": steps}
+    report.plot([{**result, "ours": ours, "upstream": theirs}], tmp_path / "plot.png")
+    speeds, rows = figures[0].axes
+    lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in speeds.lines + rows.lines}
+    assert list(speeds.get_xticks()) == [1, 4]
+    assert lines["ours, acceptance 0.7"] == ([1, 4], [20.0, 40.0])
+    assert lines["upstream, acceptance 0.7"] == ([1, 2], [10.0, 15.0])
+    assert lines["ours, auto, acceptance 0.7"][1] == [44.0, 44.0] and lines["plain"][1] == [12.0, 12.0]
+    assert lines["verification, depth 0"] == ([1, 2, 3], [51.0, 52.0, 55.0])
+    assert (tmp_path / "plot.png").stat().st_size > 1000

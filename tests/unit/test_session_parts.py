@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.drafting.model import ModelDrafter
 from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drop_in.attributes import _fitting
 from llama_eagle.drop_in.text import GrowingText
 from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.generation.stats import Statistics
+from llama_eagle.native.limits import MAX_CONTEXT
+from llama_eagle.quantize.collect import SMALLEST, CollectOptions
 from llama_eagle.sessions.checkpoints import Checkpoint, CheckpointStore
 from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.sessions.text import StopText, TextStream
@@ -139,11 +142,25 @@ def test_text_stream_waits_for_whole_characters() -> None:
         lambda: ContextOptions(n_ubatch=10, n_rs_seq=16),
         lambda: ContextOptions(type_k="q9"),
         lambda: ContextOptions(flash_attn="perhaps"),
+        lambda: CollectOptions(n_ctx=SMALLEST - 1),
+        lambda: CollectOptions(n_ctx=MAX_CONTEXT + 1),
+        lambda: CollectOptions(n_ctx=64, n_batch=96),
     ],
 )
 def test_values_out_of_range(make: Any) -> None:
     with pytest.raises(UsageError):
         make()
+
+
+@pytest.mark.parametrize("n_ctx", [SMALLEST, MAX_CONTEXT])
+def test_the_smallest_and_the_largest_context(n_ctx: int) -> None:
+    assert ContextOptions(n_ctx=n_ctx).n_ctx == CollectOptions(n_ctx=n_ctx, n_batch=2 * n_ctx).n_ctx == n_ctx
+
+
+@pytest.mark.parametrize(("n_ctx", "length"), [(0, 16), (64, 16), (18, 16), (17, 15), (4, 2), (3, 1), (2, 1)])
+def test_a_draft_fits_into_its_context(n_ctx: int, length: int) -> None:
+    """The token before it and the one after it need room, too."""
+    assert _fitting(16, n_ctx) == length
 
 
 def test_errors_are_also_the_built_in_ones() -> None:

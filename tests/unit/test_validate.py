@@ -8,6 +8,7 @@ import pytest
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
 from fixtures.targets import FAMILIES, HYBRID, make_target
 from fixtures.tiny_gguf import Variant, write_draft, write_target
+from fuzz.gguf_file import read
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 from llama_eagle.errors import UsageError
@@ -69,3 +70,29 @@ def test_files_of_the_tests_are_sound(variant: Variant, tmp_path: Path) -> None:
     assert_sound(write_target(tmp_path / "target.gguf", variant))
     assert_sound(write_draft(tmp_path / "draft.gguf", variant))
     assert_sound(make_target_gguf(tmp_path / "other.gguf", n_layer=5))
+
+
+def test_keys_with_defaults_may_be_missing(tmp_path: Path) -> None:
+    """The numbers of blocks say which are recurrent, and prediction blocks are not: files of other converters."""
+    converted = convert_target(
+        make_target("qwen35", tmp_path / "source", mtp=True), tmp_path / "full.gguf", TargetOptions(outtype="bf16")
+    ).outputs[0]
+    file = read(converted)
+    names = {b"qwen35.attention.recurrent_layers", b"qwen35.full_attention_interval"}
+    file.keys = [key for key in file.keys if key[0] not in names]
+    (tmp_path / "short.gguf").write_bytes(file.encode())
+    assert_sound(tmp_path / "short.gguf")
+
+
+@pytest.mark.parametrize(
+    ("groups", "used", "is_sound"), [(1, 1, True), (2, 1, True), (2, 2, False), (3, 1, False), (4, 1, False)]
+)
+def test_groups_of_experts(groups: int, used: int, is_sound: bool, tmp_path: Path) -> None:
+    """llama.cpp asserts that they divide the experts, and that fewer than all are used."""
+    source = make_target("qwen35moe", tmp_path / "source", num_experts=4, num_hidden_layers=4)
+    file = read(convert_target(source, tmp_path / "out.gguf", TargetOptions(outtype="bf16")).outputs[0])
+    for name, value in (("count", groups), ("used_count", used)):
+        file.keys.append((f"qwen35moe.expert_group_{name}".encode(), 4, value.to_bytes(4, "little")))
+    (tmp_path / "out.gguf").write_bytes(file.encode())
+    faults = list(check_files(read_model(tmp_path / "out.gguf")[1]))
+    assert bool(faults) != is_sound and all("of 4 experts" in str(fault) for fault in faults)
