@@ -44,7 +44,7 @@ def speaking(
 
 def chat(server: Served, body: Answer, stream: bool) -> tuple[str, str, list[tuple[str, str]]]:
     """Reasoning, content and calls of OpenAI's chat API."""
-    body = {**body, "tools": [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]}
+    body = {"tools": [{"type": "function", "function": {"name": "weather", "parameters": CITY}}], **body}
     if not stream:
         status, answer = server.post("/v1/chat/completions", body)
         assert status == 200, answer
@@ -221,3 +221,28 @@ def test_probabilities_of_a_stream_with_tools(speaking: tuple[Served, tuple[str,
     streamed = [token for choice in choices if choice.get("logprobs") for token in choice["logprobs"]["content"]]
     whole = answer["choices"][0]["logprobs"]["content"]
     assert [token["token"] for token in streamed] == [token["token"] for token in whole]
+
+
+THOUGHTS = {  # by template: what the model says, and the tags of its thoughts
+    "Qwen-Qwen3-0.6B": (("<think>", "I ", "look.", "\n</think>", "\n\n", "Yes."), ("<think>", "</think>")),
+    "Qwen3.5-4B": (("I ", "look.", "\n</think>", "\n\n", "Yes."), ("</think>",)),
+    "google-gemma-4-31B-it": (
+        ("<|channel>thought\n", "I ", "look.", "<channel|>", "Yes."), ("<|channel>thought", "<channel|>"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_no_tag_of_thoughts_is_shown_where_an_answer_is_cut(tmp_path: Path, name: str) -> None:
+    says, tags = THOUGHTS[name]
+    begin = len(tags) - 1
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": CITY}}
+    kwargs = {"chat_template_kwargs": {"enable_thinking": True}}
+    with serve_template(tmp_path, name, says) as server:
+        for n in range(1, len(says) + 1):
+            body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": n, "temperature": 0, **kwargs}
+            for form in ({}, {"tools": []}, {"tools": [], "response_format": schema}):
+                found = chat(server, body | form, stream=False)
+                assert found == chat(server, body | form, stream=True)
+                assert found[0].strip() == "".join(says[begin : begin + 2][: max(0, n - begin)]).strip()
+                assert not any(tag in found[1] for tag in tags), found

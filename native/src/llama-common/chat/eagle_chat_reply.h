@@ -26,24 +26,6 @@ inline common_chat_msg eagle_unparsed_reply(const std::string & text, bool is_pa
     return message;
 }
 
-// Makes the text of a reply its content if its parser has read nothing of it, such as the head of a call that was cut.
-// sent: the message of the pieces before, which contains what the request has begun.
-inline void eagle_keep_unread(const std::string & text, const common_chat_msg & sent, common_chat_msg & message,
-                              const common_chat_parser_params & params) {
-    if (text.empty() || !message.tool_calls.empty()) {
-        return;
-    }
-    const bool is_begun = params.is_continuation && !params.echo;
-    const common_chat_msg begun = is_begun ? common_chat_parse("", true, params) : common_chat_msg();
-    const auto is_begun_alone = [&](const common_chat_msg & found) {
-        return found.content == begun.content && found.reasoning_content == begun.reasoning_content;
-    };
-    if (is_begun_alone(sent) && is_begun_alone(message)) {
-        message.role = "assistant";
-        message.content += text;
-    }
-}
-
 // Returns the message of the pieces before without the calls that a request has begun: an answer has them whole.
 inline common_chat_msg & eagle_sent(common_chat_msg & message, bool has_calls) {
     if (!has_calls) {
@@ -80,14 +62,30 @@ inline void eagle_keep_continuation(common_chat_msg & message, const std::vector
     }
 }
 
+// Returns the length of the closing tag that a text begins with, such as "</think>", "[/THINK]" or "<channel|>"; 0 if
+// there is none.
+inline size_t eagle_closing_tag(const std::string & text) {
+    const bool is_bracket = text.compare(0, 1, "[") == 0;
+    const size_t end = text.find(is_bracket ? ']' : '>');
+    if (end == std::string::npos || end < 3 || (!is_bracket && text[0] != '<')) {
+        return 0;
+    }
+    const bool has_bar = !is_bracket && text[end - 1] == '|' && text[1] != '|';
+    return text[1] == '/' || has_bar ? end + 1 : 0;
+}
+
+// Returns the beginning of the closing tag that has the byte at n; npos if there is none.
+inline size_t eagle_tag_around(const std::string & text, size_t n) {
+    const size_t begin = text.find_last_of("<[", n);
+    const bool is_found = begin != std::string::npos && begin + eagle_closing_tag(text.substr(begin)) > n;
+    return is_found ? begin : std::string::npos;
+}
+
 // Removes the closing tag that follows reasoning.
 inline std::string eagle_without_closing_tag(const std::string & text) {
     const size_t begin = text.find_first_not_of(" \n");
-    if (begin == std::string::npos || text.compare(begin, 2, "</") != 0) {
-        return text;
-    }
-    const size_t end = text.find('>', begin);
-    return end == std::string::npos ? text : text.substr(std::min(text.find_first_not_of(" \n", end + 1), text.size()));
+    const size_t n = begin == std::string::npos ? 0 : eagle_closing_tag(text.substr(begin));
+    return n == 0 ? text : text.substr(std::min(text.find_first_not_of(" \n", begin + n), text.size()));
 }
 
 enum class eagle_reading { all, more, failed };  // more: the text is the beginning of a reply
@@ -145,6 +143,35 @@ inline bool eagle_has_mark(const std::string & text) {
     return text.find(EAGLE_HIDDEN) != std::string::npos;
 }
 
+// Returns true if what follows a text is reasoning.
+inline bool eagle_opens_reasoning(const std::string & text, const common_chat_parser_params & params) {
+    return eagle_has_mark(eagle_peg_parse(text + EAGLE_HIDDEN, true, params).reasoning_content);
+}
+
+// Returns the text of a reply whose message is empty: nothing if it only opens reasoning.
+inline std::string eagle_unread_text(const std::string & text, const common_chat_parser_params & params) {
+    return eagle_opens_reasoning(text, params) ? "" : text;
+}
+
+// Makes the text of a reply its content if its parser has read nothing of it, such as the head of a call that was cut.
+// A tag that only opens reasoning remains hidden. sent: the message of the pieces before, which contains what the
+// request has begun.
+inline void eagle_keep_unread(const std::string & text, const common_chat_msg & sent, common_chat_msg & message,
+                              const common_chat_parser_params & params) {
+    if (text.empty() || !message.tool_calls.empty()) {
+        return;
+    }
+    const bool is_begun = params.is_continuation && !params.echo;
+    const common_chat_msg begun = is_begun ? common_chat_parse("", true, params) : common_chat_msg();
+    const auto is_begun_alone = [&](const common_chat_msg & found) {
+        return found.content == begun.content && found.reasoning_content == begun.reasoning_content;
+    };
+    if (is_begun_alone(sent) && is_begun_alone(message) && !eagle_opens_reasoning(text, params)) {
+        message.role = "assistant";
+        message.content += text;
+    }
+}
+
 // Replaces the mark at the end of a text. Returns false if the text does not end with it.
 inline bool eagle_replace_mark(std::string & text, const std::string & rest) {
     const size_t at = text.rfind(EAGLE_HIDDEN);
@@ -182,9 +209,22 @@ inline common_chat_msg eagle_ended(const std::string & text, const common_chat_m
         }
         common_chat_msg whole = eagle_peg_parse(text.substr(0, n) + EAGLE_HIDDEN, true, params);
         const std::string rest = text.substr(n);  // behind reasoning, control tokens begin another part of the reply
-        if (whole.tool_calls.empty() &&
-            (eagle_replace_mark(whole.content, rest) ||
-             (rest.compare(0, 2, "<|") != 0 && eagle_replace_mark(whole.reasoning_content, rest)))) {
+        if (!whole.tool_calls.empty()) {
+            continue;
+        }
+        if (eagle_replace_mark(whole.content, rest)) {
+            return whole;
+        }
+        const size_t tag =
+            is_end || !eagle_has_mark(whole.reasoning_content) ? std::string::npos : eagle_tag_around(text, n);
+        if (tag != std::string::npos) {
+            whole = eagle_peg_parse(text.substr(0, tag), true, params);
+            const std::string behind = eagle_without_closing_tag(text.substr(tag));
+            const bool is_blank = behind.find_first_not_of(" \t\r\n") == std::string::npos;
+            whole.content = is_blank ? "" : behind;  // of a form that has not begun, such as JSON
+            return whole;
+        }
+        if (rest.compare(0, 2, "<|") != 0 && eagle_replace_mark(whole.reasoning_content, rest)) {
             return whole;
         }
     }
