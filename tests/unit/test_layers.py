@@ -148,6 +148,12 @@ def test_no_native_files_or_folders_include_each_other() -> None:
     assert not circles(by_room)
 
 
+def test_no_function_returns_the_memory_of_all_threads() -> None:
+    """The server calls ours from several threads."""
+    shared = re.compile(r"\b(?:gmtime|localtime|ctime|asctime|strtok|setlocale|tmpnam|readdir)\(")
+    assert not [str(path) for path in includes() if shared.search(path.read_text("utf-8"))]
+
+
 @pytest.mark.parametrize("suffixes", [(".py",), (".cpp", ".h", ".cu", ".cuh")])
 def test_rooms_can_be_overlooked(suffixes: tuple[str, ...]) -> None:
     folders = [PACKAGE, *(ROOT / name for name in ("convert", "train", "bench", "demo", "native/src"))]
