@@ -19,7 +19,7 @@ pytestmark = pytest.mark.native
 QUESTION = [{"role": "user", "content": "How is it?"}]
 RESPONSE = {
     "input": QUESTION, "temperature": 0, "tools": [{"type": "function", "name": "weather", "parameters": CITY}],
-    "metadata": {"run": "7"}, "parallel_tool_calls": False,
+    "metadata": {"run": "7"}, "parallel_tool_calls": False, "text": {"verbosity": "low"},
 }  # fmt: skip
 MESSAGE = {
     "messages": QUESTION,
@@ -93,7 +93,8 @@ def test_a_response_is_complete(server: Served) -> None:
         assert response["tools"] == RESPONSE["tools"] and response["tool_choice"] == "auto"
         assert response["metadata"] == {"run": "7"} and response["parallel_tool_calls"] is False
         assert response["error"] is None and response["incomplete_details"] is None
-        assert response["temperature"] == 0 and 0 < response["top_p"] <= 1 and response["text"]
+        assert response["temperature"] == 0 and 0 < response["top_p"] <= 1
+        assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
         assert {"instructions", "max_output_tokens", "previous_response_id", "reasoning", "truncation"} <= set(response)
     assert [r["status"] for r in found] == ["in_progress", "in_progress", "completed"]
     for response in (answer, found[-1]):

@@ -59,6 +59,26 @@ def test_rules_of_system_and_developer(server: Served) -> None:
         assert all(message["content"] in text for message in messages)
 
 
+@pytest.mark.parametrize("rules", ["", [], [{"type": "text", "text": ""}], "x-anthropic-billing-header: a=b;"])
+def test_rules_without_text_are_none(qwen: Served, rules: Any) -> None:
+    """The template's default applies, and no empty message is in the prompt."""
+
+    def n_tokens(path: str, **more: Any) -> int:
+        status, answer = qwen.post(path, {"max_tokens": 1, "max_output_tokens": 1, **more})
+        assert status == 200, answer
+        usage = answer["usage"]
+        return int(usage["input_tokens"]) + int(usage.get("cache_read_input_tokens", 0))
+
+    assert n_tokens(MESSAGES, messages=[USER], system=rules) == n_tokens(MESSAGES, messages=[USER])
+    if rules == "":
+        assert n_tokens(RESPONSES, input=[USER], instructions=rules) == n_tokens(RESPONSES, input=[USER])
+
+
+def test_an_input_without_items_is_refused_by_its_name(qwen: Served) -> None:
+    status, answer = qwen.post(RESPONSES, {"input": [], "instructions": "Rules"})
+    assert status == 400 and "'input' is empty" in answer["error"]["message"]
+
+
 def test_rules_between_call_and_result(server: Served) -> None:
     text = prompt(server, [USER, CALL, {"role": "system", "content": "RULE"}, result("RESULT"), USER])
     assert "RULE" in text and "RESULT" in text

@@ -326,6 +326,9 @@ inline common_json eagle_repeated_fields(const common_json & given) {
             fields[key] = given.at(key);
         }
     }
+    if (fields.at("text").is_object() && !fields.at("text").contains("format")) {
+        fields.at("text")["format"] = defaults.at("text").at("format");
+    }
     return fields;
 }
 
@@ -358,7 +361,11 @@ inline common_json eagle_responses_body(const common_json & given) {
             eagle_require_item(item, number);
             items.push_back(item);
         }
+        eagle_require(!items.empty(), "'input' is empty: send a text, or at least one item");
         body["input"] = items;
+    }
+    if (eagle_has(body, "instructions") && body.at("instructions") == "") {
+        body.erase("instructions");
     }
     for (const char * key : {"top_logprobs", "n", "n_cmpl"}) {  // of chats, not of this API
         body.erase(key);
@@ -375,6 +382,16 @@ inline void eagle_require_texts(const common_json & content, const std::string &
         const std::string type = eagle_text_at(content.at(i), "type");
         eagle_require(type == "text", where + " has a block of type '" + type + "', which this server does not read");
     }
+}
+
+// Returns true if a prompt of texts has none: the default of the template applies.
+inline bool eagle_is_blank(const common_json & content) {
+    for (size_t i = 0; content.is_array() && i < content.size(); i++) {
+        if (!eagle_text_at(content.at(i), "text").empty()) {
+            return false;
+        }
+    }
+    return !content.is_string() || content.get<std::string>().empty();
 }
 
 // Returns the text of a document block.
@@ -468,6 +485,9 @@ inline common_json eagle_messages_body(const common_json & given) {
     if (eagle_has(body, "system")) {
         eagle_require_texts(body.at("system"), "'system'");
         eagle_drop_billing(body["system"]);
+        if (eagle_is_blank(body.at("system"))) {
+            body.erase("system");
+        }
     }
     if (eagle_has(body, "tool_choice") && body.at("tool_choice").is_string()) {
         body["tool_choice"] = common_json{{"type", body.at("tool_choice")}};
