@@ -154,7 +154,8 @@ def _entries(data: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, st
 
 
 def _is_list_of_layers(value: Any, n_layer: int) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(v) is int and 0 <= v < n_layer for v in value)
+    """Return True if these could be the states of n_layer blocks; the last one is that after all of them."""
+    return isinstance(value, list) and bool(value) and all(type(v) is int and 0 <= v <= n_layer for v in value)
 
 
 def _is_speculators(raw: Fields) -> bool:

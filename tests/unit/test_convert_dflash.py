@@ -20,6 +20,7 @@ from llama_eagle.cli import run
 from llama_eagle.convert.drafts import DraftOptions, convert_draft, is_draft
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import EagleError, UsageError
+from safetensors.torch import load_file, save_file
 
 
 @pytest.fixture
@@ -79,12 +80,33 @@ def test_detected(kind: str, speculators: bool, tmp_path: Path) -> None:
     assert is_draft(open_checkpoint(make_dflash(tmp_path, DFlashSpec(kind, speculators=speculators))))
 
 
-def test_the_window_of_speculators_is_told_by_its_layers(tmp_path: Path, target: Path) -> None:
-    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    spec = DFlashSpec(speculators=True, extra={"sliding_window": 40, "layer_types": kinds})
-    reader = convert(tmp_path, target, spec)
-    assert reader.fields["dflash.attention.sliding_window"].contents() == 40
-    assert reader.fields["dflash.attention.sliding_window_pattern"].contents() == [True, False, True]
+KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
+WINDOWS: dict[str, tuple[DFlashSpec, dict[str, Any]]] = {
+    "the kinds of speculators' layers": (
+        DFlashSpec(speculators=True, extra={"sliding_window": 40, "layer_types": KINDS}),
+        {"": 40, "_pattern": [True, False, True]},
+    ),
+    "switched off": (DFlashSpec(top={"sliding_window": 40, "layer_types": KINDS}), {}),
+    "no size": (DFlashSpec(top={"use_sliding_window": True, "layer_types": KINDS}), {}),
+}
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows(case: str, tmp_path: Path, target: Path) -> None:
+    spec, expected = WINDOWS[case]
+    fields, prefix = convert(tmp_path, target, spec).fields, "dflash.attention.sliding_window"
+    assert {name.removeprefix(prefix): fields[name].contents() for name in fields if prefix in name} == expected
+
+
+@pytest.mark.parametrize(("head", "n_rows"), [(0, 64), (31, 62), (32, 48)])
+def test_rows_that_are_not_whole_heads_are_refused(head: int, n_rows: int, tmp_path: Path, target: Path) -> None:
+    """The sizes of Gemma's heads are those of its tensors."""
+    path = make_dflash(tmp_path / "draft", CASES["dspark-gemma"]) / "model.safetensors"
+    changed = {"layers.0.self_attn.k_norm.weight": torch.ones(head)}
+    changed["layers.0.self_attn.k_proj.weight"] = torch.ones(n_rows, 64)
+    save_file(load_file(path) | changed, path)
+    with pytest.raises(EagleError, match=f"has {n_rows} rows, which are not whole heads of {head},"):
+        convert_draft(path.parent, target, tmp_path / "out.gguf")
 
 
 REFUSED: dict[str, tuple[DFlashSpec, str]] = {
@@ -117,6 +139,8 @@ REFUSED: dict[str, tuple[DFlashSpec, str]] = {
         DFlashSpec(top={"use_sliding_window": True, "sliding_window": 8, "layer_types": []}),
         "layer_types",
     ),
+    "kinds as text": (DFlashSpec(top={"layer_types": "full_attention"}), "layer_types .* expected a list of texts"),
+    "kinds as numbers": (DFlashSpec(top={"layer_types": [1, 2, 3]}), "layer_types .* expected a list of texts"),
     "mask token beyond the vocabulary": (DFlashSpec(extra={"mask_token_id": 512}), "mask token is 512 of 512"),
     "no mask token": (DFlashSpec(extra={"mask_token_id": None}), "mask token is None"),
     "a block of one": (DFlashSpec(top={"block_size": 1}), "block_size is 1"),

@@ -161,7 +161,7 @@ def test_mrope_sections(tmp_path: Path, target: Path) -> None:
     assert done.keys["eagle3.rope.mrope_interleaved"] is True
     long = {**rope, "mrope_interleaved": True, "mrope_section": [24, 20, 20]}  # a target's, with larger heads
     assert convert(tmp_path, target, DraftSpec(rope=long)).keys["eagle3.rope.dimension_sections"] == [3, 3, 2, 0]
-    for wrong in ([24, 20, 20], [3, 3], [0, 0, 0], "3"):
+    for wrong in ([24, 20, 20], [3, 3], [0, 0, 0], [3, 3, -1], [3, 3, 1.5], "3"):
         with pytest.raises(ConfigError, match="mrope_section"):
             convert(tmp_path, target, DraftSpec(rope={**rope, "mrope_section": wrong}))
 

@@ -61,9 +61,11 @@ def test_layers_under_another_name_are_refused(changes: dict[str, Any], name: st
 
 
 def test_other_lists_are_warnings(tmp_path: Path) -> None:
-    report = dry(tmp_path, {"odd": [1, 2], "target_layer_ids": IDS, "layer_index": [0, 1, 2], "eos_token_id": [1, 2]})
+    """8 is the state after the last of the target's blocks."""
+    others = {"odd": [1, 2], "layer_index": [0, 1, 2], "last": [4, 8], "eos_token_id": [1, 2], "beyond": [4, 9]}
+    report = dry(tmp_path, {"target_layer_ids": IDS, **others})
     unread = [warning for warning in report.warnings if "which is ignored" in warning]
-    assert [warning.split()[1] for warning in unread] == ["odd", "layer_index"]
+    assert [warning.split()[1] for warning in unread] == ["odd", "layer_index", "last"]
 
 
 def test_lists_that_are_none_of_layers(tmp_path: Path) -> None:

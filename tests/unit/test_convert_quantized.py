@@ -193,17 +193,18 @@ def modelopt_nvfp4() -> Case:
     return stored, values * spread(scale.float() * whole, 16), {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 
 
-def modelopt_awq() -> Case:
+def modelopt_awq(size: int) -> Callable[[], Case]:
     """W4A16_AWQ: two rows a byte, the first in the lower half; `pre_quant_scale` multiplies the layer's inputs."""
-    codes, scale, inputs = (
-        integers(-8, 8, ROWS, COLUMNS),
-        floats(ROWS, COLUMNS // 32).bfloat16(),
-        floats(COLUMNS).half(),
-    )
-    packed = (codes[::2] & 15 | (codes[1::2] & 15) << 4).to(torch.uint8)
-    stored = {".weight": packed, ".weight_scale": scale, ".pre_quant_scale": inputs}
-    config = {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 32}
-    return stored, codes * spread(scale.float(), 32) * inputs.float(), config
+
+    def make() -> Case:
+        codes, scale = integers(-8, 8, ROWS, COLUMNS), floats(ROWS, COLUMNS // size).bfloat16()
+        inputs = floats(COLUMNS).half()
+        packed = (codes[::2] & 15 | (codes[1::2] & 15) << 4).to(torch.uint8)
+        stored = {".weight": packed, ".weight_scale": scale, ".pre_quant_scale": inputs}
+        config = {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": size}
+        return stored, codes * spread(scale.float(), size) * inputs.float(), config
+
+    return make
 
 
 def modelopt_blocks(rows: int, columns: int, size: int) -> Callable[[], Case]:
@@ -292,7 +293,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "compressed-tensors MXFP4": mxfp4,
     "compressed-tensors MXFP6": mxfp6,
     "compressed-tensors MXFP8": mxfp8,
-    "ModelOpt AWQ": modelopt_awq,
+    **{f"ModelOpt AWQ, groups of {size}": modelopt_awq(size) for size in (8, 32, 128)},
     "ModelOpt NVFP4": modelopt_nvfp4,
     "ModelOpt blocks": modelopt_blocks(256, 256, 128),
     "ModelOpt cut blocks": modelopt_blocks(200, 300, 128),

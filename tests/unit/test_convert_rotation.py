@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fixtures.targets import FAMILIES
-from llama_eagle.convert.rope import target_sections
+from llama_eagle.convert.rope import draft_rope, target_sections
 from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.conversion import CONVERSIONS
@@ -66,6 +66,17 @@ def test_what_llama_cpp_ignores_of_yarn_is_refused(fields: dict[str, Any]) -> No
 def test_a_missing_factor_is_refused() -> None:
     with pytest.raises(ConfigError, match="factor is missing"):
         keys_of("qwen3", rope_parameters={"rope_type": "yarn", "rope_theta": 1e6, LENGTH: 1024})
+
+
+@pytest.mark.parametrize("base", [10.0, 1e4])
+@pytest.mark.parametrize("betas", [{"truncate": False}, {"beta_fast": 8.0, "beta_slow": 2.0}, {"beta_slow": 0.1}])
+def test_the_factors_of_a_draft_with_other_betas_are_those_of_transformers(base: float, betas: dict[str, Any]) -> None:
+    """With the low base, YaRN also stretches pairs beyond the last one."""
+    rope = {"rope_type": "yarn", "rope_theta": base, "factor": 16.0, LENGTH: 256, **betas}
+    expected, _ = ROPE_INIT_FUNCTIONS["yarn"](LlamaConfig(head_dim=32, rope_parameters=rope), "cpu")
+    factors = draft_rope(Fields({"rope_parameters": rope}), 32, 4096).factors
+    plain = base ** -(torch.arange(0, 32, 2) / 32)
+    torch.testing.assert_close(plain / torch.from_numpy(factors), expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("outer", [None, 512])
