@@ -217,6 +217,12 @@ def test_jobs_of_a_synthetic_pair(
     assert (job.target.name, job.draft and job.draft.name) == names
 
 
+def test_steps_of_all_jobs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each job has a step for each repetition, and one for sampling."""
+    Runs(repetitions=5).plan(None, n_jobs=3).log("reading")
+    assert capsys.readouterr().err == "[1 of 18] reading\n"
+
+
 def test_bytes_of_a_decode(tmp_path: Path) -> None:
     """A dense target's file but its embeddings and its MTP head; of a mixture, the experts in use."""
     shape = {"block_count": 3, "nextn_predict_layers": 1, "expert_count": 8, "expert_used_count": 2}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,17 @@ def test_a_fork_has_a_process_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert say("c") == "c"
     assert chat_template._worker._process is ours
+
+
+@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", "")])
+def test_a_program_without_python_renders_by_itself(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen program would start itself again."""
+    worker = chat_template._Worker()
+    monkeypatch.setattr(chat_template, "_worker", worker)
+    monkeypatch.setattr(sys, name, value, raising=False)
+    chat_template.start_worker()
+    assert say("{{ messages[0].content }}") == "abc"
+    assert worker._process is None
 
 
 def test_what_templates_are_given() -> None:

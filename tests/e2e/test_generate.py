@@ -284,17 +284,23 @@ def test_grammars_and_schemas(target: Path, draft: Path, tmp_path: Path) -> None
 
 
 def test_what_is_told_of_a_generation() -> None:
-    from llama_eagle.cli.commands.generate import summary
+    from llama_eagle.cli.commands.generate import MIN_COMPARED, summary
     from llama_eagle.generation.generate import GenerationResult
 
     statistics = Statistics("EAGLE-3")
     statistics.add_round(3, 1, 2, "EAGLE-3")
-    common = {"text": "", "tokens": [1] * 20, "n_prompt": 10, "prompt_ms": 100.0, "decode_ms": 1000.0}
-    fast, slow, alone = (
-        summary(GenerationResult(**common, stop_reason="end", speculative=said, plain_ms=plain))
-        for said, plain in ((statistics, 100.0), (statistics, 25.0), (None, None))
-    )
+    common = {"text": "", "n_prompt": 10, "prompt_ms": 100.0}
+    fast, slow, short, alone = (
+        summary(GenerationResult(
+            **common, tokens=[1] * n, decode_ms=50.0 * n, stop_reason="end", speculative=said, plain_ms=plain
+        ))
+        for said, plain, n in (
+            (statistics, 100.0, MIN_COMPARED), (statistics, 25.0, 20), (statistics, 100.0, MIN_COMPARED - 1),
+            (None, None, 20),
+        )
+    )  # fmt: skip
     assert alone == "prompt: 10 tokens, 100 tokens/s; answer: 20 tokens, 20.0 tokens/s (complete)"
+    assert "plain decoding" not in short
     assert "20.0 tokens/s, 2.00 tokens per round (EAGLE-3 1) (complete)" in fast
     assert fast.endswith("plain decoding: about 10.0 tokens/s; with drafting 2.00 x as fast")
     assert "0.50 x as fast: drafting is slower here (--draft none" in slow

@@ -15,6 +15,7 @@ import torch
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.eagle3_checkpoints import YARN, DraftSpec, make_draft
 from fixtures.training import chat, make_training_target, write_jsonl
+from llama_eagle import cli
 from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
 from llama_eagle.train import loop as training_loop
 from llama_eagle.train import run as training_run
@@ -215,6 +216,16 @@ def test_the_command(settings: Settings, tmp_path: Path) -> None:
     assert_one_line_error(llama_eagle(*arguments, "--data", bad), 3, "bad.jsonl:2", "no assistant message")
     assert_one_line_error(llama_eagle(*arguments, "--data", good, "--format", "gguf"), 2, "speculators")
     assert not (tmp_path / "other").exists()
+
+
+def test_options_of_a_head(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without options of its shape, the target's architecture is checked next."""
+    arguments = ["train", "--target", settings.target, "--data", *settings.data, "-o", str(settings.output), "--mtp"]
+    assert cli.run(arguments) == 3
+    assert "--mtp: heads are trained for" in capsys.readouterr().err
+    for more in (["--format", "speculators"], ["--ffn", "32"], ["--mrope"], ["--aux-layers", "1,2,3"]):
+        assert cli.run([*arguments, *more]) == 2
+        assert "--mtp: the head has the target's shape" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("layout", ["specforge", "speculators"])

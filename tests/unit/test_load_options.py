@@ -17,6 +17,7 @@ from llama_eagle.drop_in.answers.speculative import read_speculative
 from llama_eagle.drop_in.options import split_arguments
 from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
 from llama_eagle.sessions import devices
+from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SPLIT_LAYER, SPLIT_NONE, LoadOptions, for_draft
 
 ROW = 2  # llama.cpp's number of another split
@@ -86,4 +87,13 @@ def test_devices_of_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for local, fits in ((size - 400, True), (size - 401, False), (None, True)):
         monkeypatch.setattr(devices, "available_bytes", lambda local=local: local)
         with nullcontext() if fits else pytest.raises(EnvironmentFailure, match="more than all machines have free"):
-            devices.require_servers(replace(load, tensor_split=()), target)
+            devices.require_servers(replace(load, tensor_split=(1, 1)), target)
+
+
+@pytest.mark.native
+def test_the_draft_is_placed_with_the_targets_head(tmp_path: Path) -> None:
+    """With the head on the CPU, the devices are llama.cpp's default. Servers and shares are for the target alone."""
+    load = LoadOptions(rpc_servers=("a:1",), tensor_split=(1, 0), main_gpu=1)
+    with Model.target(write_target(tmp_path / "target.gguf"), LoadOptions()) as target:
+        found = devices.draft_options(target.handle, load, None)
+    assert (found.devices, found.rpc_servers, found.tensor_split, found.main_gpu) == ((), (), (), 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from llama_eagle.bench.prompts import OWN, read_prompts, take
 from llama_eagle.errors import InputError
+from llama_eagle.vision.encoder import MARKER
 
 
 def write(path: Path, *lines: object) -> str:
@@ -46,6 +47,12 @@ def test_own_files_have_several_prompts_a_category() -> None:
     assert take(prompts, 0) == prompts
 
 
+def test_each_marker_has_an_image_next_to_the_file(tmp_path: Path) -> None:
+    line = {"images": ["a.png", "b/c.png"], "turns": [f"{MARKER} Which?", f"And {MARKER}?"]}
+    (prompt,) = read_prompts([write(tmp_path / "images.jsonl", line)])
+    assert prompt.images == (tmp_path / "a.png", tmp_path / "b/c.png")
+
+
 @pytest.mark.parametrize(
     ("line", "part"),
     [
@@ -60,6 +67,9 @@ def test_own_files_have_several_prompts_a_category() -> None:
         ({"messages": []}, "no message of the user"),
         ({"prompt": ""}, "prompt"),
         ({"prompt": "a", "category": 3}, "category"),
+        ({"prompt": "a", "images": "a.png"}, "images is not a list"),
+        ({"prompt": f"{MARKER} {MARKER}", "images": ["a.png"]}, "1 images, but 2 markers"),
+        ({"turns": ["a"], "images": ["a.png"]}, "1 images, but 0 markers"),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, line: object, part: str) -> None:

@@ -103,4 +103,6 @@ def test_the_command(models: dict[str, Path], tmp_path: Path) -> None:
     (problem,) = done.json["problems"]
     assert problem.startswith(f"1 damaged tensor: {TENSOR} (Q4_0): NaN or infinities in 1 of 4096 blocks")
     assert llama_eagle("check", path).code == 0
-    assert llama_eagle("check", models["q4_0"], "--measure").code == 0
+    sound = llama_eagle("check", models["q4_0"], "--measure", "--json")
+    assert sound.code == 0
+    assert (sound.json["damaged"], sound.json["price"]) == ([], None)  # nothing drafts

@@ -71,8 +71,8 @@ def _devices(server: str, connection: socket.socket, protocol: str) -> list[Remo
             f"RPC server {server}: it uses protocol {found}, this build uses {protocol}. Use the same version of "
             "llama-eagle, or the llama.cpp that it is based on, on all machines."
         )
-    (count,) = struct.unpack("<I", _request(connection, DEVICE_COUNT, b"", 4))
-    memory = [_request(connection, GET_DEVICE_MEMORY, struct.pack("<I", i), 16) for i in range(count)]
+    (count,) = struct.unpack("<I", _request(connection, DEVICE_COUNT, b""))
+    memory = [_request(connection, GET_DEVICE_MEMORY, struct.pack("<I", i)) for i in range(count)]
     return [RemoteDevice(server, i, *struct.unpack("<QQ", answer)) for i, answer in enumerate(memory)]
 
 
@@ -122,10 +122,10 @@ def _connected(server: str) -> Iterator[socket.socket]:
         ) from None
 
 
-def _request(connection: socket.socket, command: int, data: bytes, n_expected: int | None = None) -> bytes:
+def _request(connection: socket.socket, command: int, data: bytes) -> bytes:
     connection.sendall(struct.pack("<BQ", command, len(data)) + data)
     (size,) = struct.unpack("<Q", _read(connection, 8))
-    if size > 1024 or n_expected not in (None, size):
+    if size > 1024:
         raise EOFError
     return _read(connection, size)
 
