@@ -28,9 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Files that `make test` leaves out: they take long, and none is needed for the main paths.
 EXTENDED = {
-    "test_bench_reports", "test_data_loss", "test_dead_draft", "test_demo_padded", "test_demo_real",
+    "test_bench_reports", "test_data_loss", "test_demo_padded", "test_demo_real",
     "test_device_costs", "test_device_logits", "test_distribution", "test_draft_devices", "test_evaluate", "test_fuzz",
-    "test_gpus", "test_gpus_text", "test_hub", "test_image_chats", "test_image_commands", "test_imatrix",
+    "test_gpus", "test_gpus_text", "test_hub", "test_image_chats", "test_imatrix",
     "test_long_conversations", "test_lookup_cache", "test_mtp_devices", "test_mtp_trimmed", "test_patterns",
     "test_requests", "test_rpc", "test_run_hub", "test_sampler_guard", "test_server_arguments", "test_server_constants",
     "test_server_limits", "test_server_requests", "test_server_templates", "test_soak", "test_train_chain",

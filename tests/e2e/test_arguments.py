@@ -91,6 +91,14 @@ def test_token_ids(llm: Any, tokens: Any) -> None:
     assert llm.n_tokens == 2
 
 
+def test_the_row_to_sample_from(llm: Any) -> None:
+    llm.reset()
+    llm.eval([97, 98])
+    assert llm.sample(temp=0.0, idx=1) == llm.sample(temp=0.0)
+    for idx in (0, 2, 3, -1):
+        assert_names(lambda: llm.sample(idx=idx), f"idx={idx}: only the last token's row, 1,")  # noqa: B023
+
+
 def test_what_the_parent_takes_is_taken(llm: Any) -> None:
     expected = complete(llm, temperature=0, max_tokens=40)["text"]
     odd: dict[str, Any] = {

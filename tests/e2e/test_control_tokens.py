@@ -179,3 +179,9 @@ def test_eagle_llama(target: Path) -> None:
             found.append(list(llm._prompt))
     assert found[0].count(END) - found[1].count(END) == found[0].count(START) - found[1].count(START) == 1
     assert len(found[1]) - len(found[0]) == MORE
+
+
+def test_texts_that_are_one_token(target: Path) -> None:
+    """A format's control tokens are part of its answers; a format's texts of several tokens need nothing."""
+    with EagleLlama(target, draft="none", n_ctx=64, n_threads=1, verbose=False) as llm:
+        assert llm._ids_of(["<|im_end|>", "</tool>", "<|im_start|>", ""]) == {END, START}

@@ -11,7 +11,9 @@ from fixtures.command import llama_eagle as run
 from fixtures.llama_pairs import write_pairs
 from fixtures.tiny_gguf import Variant, write_draft
 from llama_eagle import EagleLlama
+from llama_eagle.drafting.price import _read
 from llama_eagle.generation.stats import Statistics, unaccepted
+from llama_eagle.gguf.header import read_model
 
 pytestmark = pytest.mark.native
 
@@ -37,6 +39,8 @@ def test_check_measures_a_draft(files: dict[str, Path], draft: str, code: int) -
         assert found["price"]["is_measured"] and found["price"]["speed"] > 0.1
         kept = run("check", files["sharp"], files[draft], "--json").json["price"]
         assert kept == found["price"]
+        costs = _read(*(read_model(files[name])[1] for name in ("sharp", draft)))
+        assert costs is not None and costs.token > 0 and costs.block == 0  # not a draft of blocks
 
 
 def test_check_without_a_draft_to_measure(files: dict[str, Path], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import transformers
 from fixtures.command import llama_eagle
 from fixtures.serving import Served, serve
 from fixtures.targets import make_target
+from fixtures.tiny_gguf import END, write_target
 from llama_eagle import EagleLlama
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.sessions.models import Model
@@ -108,3 +109,16 @@ def test_chats_of_an_instance(chat_format: str | None, folder: Path, reference: 
             n_prompt = answer["usage"]["prompt_tokens"]
             assert llm.input_ids[:n_prompt].tolist()[-1] != end
         assert n_prompt == len(reference("Hi")["input_ids"]) - 1
+
+
+def test_a_format_that_ends_with_the_end_token(tmp_path: Path) -> None:
+    """For a vocabulary that appends none, it is part of the prompt."""
+    from llama_cpp import llama_chat_format
+
+    formatted = llama_chat_format.ChatFormatterResponse(prompt="abc<|im_end|>")
+    handler = llama_chat_format.chat_formatter_to_chat_completion_handler(lambda **_: formatted)
+    target = write_target(tmp_path / "target.gguf")
+    with EagleLlama(target, draft="none", n_ctx=256, n_threads=1, chat_format="ends", verbose=False) as llm:
+        llm._chat_handlers["ends"] = handler
+        answer: Any = llm.create_chat_completion([{"role": "user", "content": "abc"}], max_tokens=1)
+        assert llm.input_ids[: answer["usage"]["prompt_tokens"]].tolist()[-1] == END

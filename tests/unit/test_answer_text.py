@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llama_eagle.drop_in.answers.logprobs import TokenLogProbs, joined
 from llama_eagle.drop_in.replies import ARGUMENTS, CALL, CALLED, NamedCall, Part, RequiredCall
 from llama_eagle.drop_in.text import AnswerText
 
@@ -68,3 +74,14 @@ def test_a_required_call_has_the_arguments_that_were_written() -> None:
     call, arguments = RequiredCall(), '{"a": 1e999, "b": [{"c": "}\\""}]}'
     call.read('{"name": "p\\"t", "arguments": ' + arguments + "}")
     assert call.finish() == [Part(CALL, arguments, 'p"t')]
+
+
+@pytest.mark.parametrize("has_bos", [False, True])
+def test_the_first_token_of_an_echo_has_no_log_probability(has_bos: bool) -> None:
+    """As in OpenAI's API, also behind a BOS, which is not shown."""
+    llm = Mock(_scores=np.zeros((4, 8), np.float32), token_bos=lambda: 1)
+    llm.detokenize = lambda tokens, prev_tokens: bytes(97 + token for token in tokens)
+    found = joined(TokenLogProbs(llm, 2, 0).of_prompt([1] * has_bos + [3, 4, 5]))
+    assert (found["tokens"], found["text_offset"]) == (["d", "e", "f"], [0, 1, 2])
+    assert found["token_logprobs"] == [None, *[pytest.approx(-math.log(8))] * 2]
+    assert found["top_logprobs"][0] is None and all(found["top_logprobs"][1:])

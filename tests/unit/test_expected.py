@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 from llama_eagle.drafting.auto import Auto, Expected
+from llama_eagle.drafting.choose import expected_times
 
 pytestmark = pytest.mark.native
 
@@ -15,6 +19,17 @@ DENSE = Expected(token=0.0734)
 
 def first_draft(expected: Expected) -> int:
     return Auto(16, expected).choose(16)
+
+
+@pytest.mark.parametrize("drafts_blocks", [False, True])
+def test_times_follow_the_bytes(drafts_blocks: bool) -> None:
+    session: Any = Mock(
+        bytes_read=lambda n_rows: 400 + 100 * n_rows, n_draft_max=2, draft_bytes_read=125, drafts_blocks=drafts_blocks
+    )
+    found = expected_times(session)
+    assert found.decodes == (1.0, 1.2, 1.4)
+    assert (found.draft if drafts_blocks else found.token) == 0.25
+    assert expected_times(Mock(bytes_read=session.bytes_read, n_draft_max=1, has_draft=False)) == Expected((1.0, 1.2))
 
 
 def test_experts_and_dear_drafts_begin_with_short_ones() -> None:

@@ -129,6 +129,14 @@ def test_texts_before_a_picture_are_joined_as_without_it(name: str, joint: str) 
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     chat, (message,) = reader.read(None, [{"role": "user", "content": [*TEXTS[:2], picture]}], template)
     assert message["content"] == f"FIRST_PART{joint}SECOND_PART{chat._chat.marker}"
+    for part, kind in (
+        ("text", "str"),
+        ({"type": "text"}, "text"),
+        ({"type": "audio", "text": 5}, "audio"),
+        (None, "NoneType"),
+    ):
+        with pytest.raises(UsageError, match=f"a part of type '{kind}'"):
+            reader.read(None, [{"role": "user", "content": [picture, part]}], template)
 
 
 OF_CALLS = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -56,3 +58,10 @@ def test_what_is_left_of_a_distribution() -> None:
     assert dict(zip(rest.ids.tolist(), rest.probs.tolist(), strict=True)) == pytest.approx({4: 0.5, 1: 0.5, 2: 0.0})
     assert p.beyond(p) is None
     assert (p.prob(4), p.prob(3)) == (0.5, 0.0)
+
+
+def test_a_token_that_the_target_excludes_is_replaced() -> None:
+    """Also if the random number is the smallest possible."""
+    p, q = (Distribution(np.array([token], np.int32), np.array([1.0])) for token in (4, 9))
+    rng = Mock(random=lambda: 0.0)
+    assert verified(9, q, p, rng) == 4

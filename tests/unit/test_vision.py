@@ -119,6 +119,35 @@ def test_addresses_are_refused_unless_allowed(url: str) -> None:
         fetch(url, Sources(), "image 1")
 
 
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_files_below_an_allowed_folder(prefix: str, tmp_path: Path) -> None:
+    for folder in (tmp_path / "allowed", tmp_path / "other"):
+        folder.mkdir()
+        (folder / "a.png").write_bytes(folder.name.encode())
+    sources = Sources(tmp_path / "allowed")
+    assert fetch(f"{prefix}{tmp_path / 'allowed/a.png'}", sources, "image 1") == b"allowed"
+    for path in ("other/a.png", "allowed/../other/a.png"):
+        with pytest.raises(UsageError):
+            fetch(f"{prefix}{tmp_path / path}", sources, "image 1")
+
+
+def test_the_largest_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = png(1, 64, 32)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 64 * 32)
+    assert open_picture(data, "image 1").width == 64
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 64 * 32 - 1)
+    with pytest.raises(InputError, match="million pixels"):
+        open_picture(data, "image 1")
+    monkeypatch.setattr(pictures, "MAX_BYTES", 300)
+    for n_bytes, is_allowed in ((300, True), (303, False)):
+        url = f"data:image/png;base64,{base64.b64encode(bytes(n_bytes)).decode()}"
+        if is_allowed:
+            assert fetch(url, Sources(), "image 1") == bytes(n_bytes)
+        else:
+            with pytest.raises(InputError, match="more than 0 MiB"):
+                fetch(url, Sources(), "image 1")
+
+
 BODY = base64.b64encode(b"ab>?~").decode()  # with each of +, / and =
 URLS = {
     "parameters": f"data:image/png;name=a.png;base64,{BODY}",
