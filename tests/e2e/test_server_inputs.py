@@ -79,6 +79,36 @@ def test_an_input_without_items_is_refused_by_its_name(qwen: Served) -> None:
     assert status == 400 and "'input' is empty" in answer["error"]["message"]
 
 
+def test_texts_of_messages_are_joined_as_in_chats(server: Served) -> None:
+    """Those of rules and of results: `/v1/messages` and `/v1/chat/completions` build one prompt."""
+    one, two = ({"type": "text", "text": text} for text in ("one", "two"))
+    used = {"type": "tool_use", "id": "call00001", "name": "f", "input": {}}
+    tools = [{"name": "f", "description": "d", "input_schema": {"type": "object"}}]
+
+    def n_tokens(path: str, body: dict[str, Any]) -> int:
+        status, answer = server.post(path, {"max_tokens": 1, "cache_prompt": False, **body})
+        assert status == 200, answer
+        return int(answer["usage"].get("input_tokens") or answer["usage"]["prompt_tokens"])
+
+    for parts in ([one], [one, two], [one, two, one]):
+        given = [USER, {"role": "assistant", "content": [used]}]
+        given.append(
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call00001", "content": parts}]}
+        )
+        found = n_tokens(MESSAGES, {"messages": given, "system": parts, "tools": tools})
+        chat = [{"role": "system", "content": parts}, USER, CALL, result(parts)]
+        assert found == n_tokens(CHATS, {"messages": chat, "tools": [TOOL]}), parts
+
+
+def test_a_message_that_is_wrong_is_named_by_its_number(qwen: Served) -> None:
+    results = [{"type": "tool_result", "tool_use_id": "a", "content": "x"}, {"type": "text", "text": "a"}]
+    messages = [USER, {"role": "user", "content": results}, {"role": "user", "content": [{"type": "audio"}]}]
+    status, answer = qwen.post(
+        MESSAGES, {"messages": messages, "max_tokens": 1, "system": [{"type": "text", "text": "a"}]}
+    )
+    assert status == 400 and "message 3 has a block of type 'audio'" in answer["error"]["message"]
+
+
 def test_rules_between_call_and_result(server: Served) -> None:
     text = prompt(server, [USER, CALL, {"role": "system", "content": "RULE"}, result("RESULT"), USER])
     assert "RULE" in text and "RESULT" in text

@@ -477,6 +477,52 @@ inline void eagle_read_effort(common_json & body) {
     }
 }
 
+// Makes rules of several texts the first message, because llama.cpp joins the texts without what is between them.
+inline void eagle_move_system(common_json & body) {
+    if (!eagle_has(body, "system") || !body.at("system").is_array()) {
+        return;
+    }
+    common_json system = common_json{{"role", "system"}};
+    system["content"] = body.at("system");
+    common_json messages = common_json::array({system});
+    for (const auto & message : body.at("messages")) {
+        messages.push_back(message);
+    }
+    body["messages"] = messages;
+    body.erase("system");
+}
+
+// Gives results of texts their parts back, which llama.cpp has joined without what is between them.
+inline void eagle_restore_results(const common_json & body, common_json & converted) {
+    std::vector<common_json> contents;
+    for (const auto & message : body.at("messages")) {
+        for (size_t i = 0;
+             eagle_has(message, "content") && message.at("content").is_array() && i < message.at("content").size();
+             i++) {
+            const common_json & block = message.at("content").at(i);
+            if (eagle_text_at(block, "type") == "tool_result") {
+                contents.push_back(eagle_has(block, "content") ? block.at("content") : common_json());
+            }
+        }
+    }
+    size_t n = 0;
+    common_json & messages = converted["messages"];
+    for (size_t i = 0; i < messages.size(); i++) {
+        if (eagle_text_at(messages.at(i), "role") != "tool" || n == contents.size()) {
+            continue;
+        }
+        const common_json & content = contents[n++];
+        const bool is_text = messages.at(i).at("content").is_string();
+        if (is_text && content.is_array() && !content.empty()) {
+            common_json parts = common_json::array();
+            for (const auto & block : content) {
+                parts.push_back(common_json{{"type", "text"}, {"text", eagle_text_at(block, "text")}});
+            }
+            messages.at(i)["content"] = parts;
+        }
+    }
+}
+
 inline common_json eagle_messages_body(const common_json & given) {
     common_json body = eagle_without_nulls(given);
     eagle_require_message_parameters(body);
@@ -492,7 +538,6 @@ inline common_json eagle_messages_body(const common_json & given) {
     if (eagle_has(body, "tool_choice") && body.at("tool_choice").is_string()) {
         body["tool_choice"] = common_json{{"type", body.at("tool_choice")}};
     }
-    body["messages"] = eagle_split_results(body.at("messages"));
     common_json & messages = body.at("messages");
     for (size_t i = 0; i < messages.size(); i++) {
         if (eagle_has(messages.at(i), "content") && messages.at(i).at("content").is_array()) {
@@ -500,6 +545,8 @@ inline common_json eagle_messages_body(const common_json & given) {
                 eagle_read_blocks(messages.at(i).at("content"), "message " + std::to_string(i + 1));
         }
     }
+    body["messages"] = eagle_split_results(body.at("messages"));
+    eagle_move_system(body);
     eagle_read_format(body, body, "output_format");
     if (eagle_has(body, "output_config")) {
         eagle_read_format(body, body.at("output_config"), "format");
@@ -515,8 +562,10 @@ inline common_json eagle_messages_body(const common_json & given) {
     return body;
 }
 
-// Copies the settings of llama.cpp that the converted body does not have yet; every API accepts them.
+// Copies the settings of llama.cpp that the converted body does not have yet; every API accepts them. Also restores
+// what the conversion has joined.
 inline void eagle_keep_settings(const common_json & body, common_json & converted) {
+    eagle_restore_results(body, converted);
     for (const auto & item : body.items()) {
         const std::string & key = item.key();
         const bool is_read = key == "system" || key == "messages" || key == "tools" || key == "tool_choice" ||
