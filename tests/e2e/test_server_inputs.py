@@ -80,7 +80,7 @@ def test_an_input_without_items_is_refused_by_its_name(qwen: Served) -> None:
 
 
 def test_texts_of_messages_are_joined_as_in_chats(server: Served) -> None:
-    """Those of rules and of results: `/v1/messages` and `/v1/chat/completions` build one prompt."""
+    """Those of rules, thoughts and results: `/v1/messages` and `/v1/chat/completions` build one prompt."""
     one, two = ({"type": "text", "text": text} for text in ("one", "two"))
     used = {"type": "tool_use", "id": "call00001", "name": "f", "input": {}}
     tools = [{"name": "f", "description": "d", "input_schema": {"type": "object"}}]
@@ -91,12 +91,14 @@ def test_texts_of_messages_are_joined_as_in_chats(server: Served) -> None:
         return int(answer["usage"].get("input_tokens") or answer["usage"]["prompt_tokens"])
 
     for parts in ([one], [one, two], [one, two, one]):
-        given = [USER, {"role": "assistant", "content": [used]}]
+        thoughts = [{"type": "thinking", "thinking": part["text"], "signature": ""} for part in parts]
+        given = [USER, {"role": "assistant", "content": [*thoughts, used]}]
         given.append(
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call00001", "content": parts}]}
         )
         found = n_tokens(MESSAGES, {"messages": given, "system": parts, "tools": tools})
-        chat = [{"role": "system", "content": parts}, USER, CALL, result(parts)]
+        answer = CALL | {"reasoning_content": "\n\n".join(part["text"] for part in parts)}
+        chat = [{"role": "system", "content": parts}, USER, answer, result(parts)]
         assert found == n_tokens(CHATS, {"messages": chat, "tools": [TOOL]}), parts
 
 

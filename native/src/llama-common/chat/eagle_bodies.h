@@ -415,8 +415,13 @@ inline std::string eagle_document(const common_json & block) {
 // Returns the blocks of a message or of a tool's result. Text documents become text blocks.
 inline common_json eagle_read_blocks(const common_json & blocks, const std::string & where) {
     common_json found = common_json::array();
+    bool has_thoughts = false;
     for (auto block : blocks) {
         const std::string type = eagle_text_at(block, "type");
+        if (type == "thinking" && !eagle_text_at(block, "thinking").empty()) {  // llama.cpp puts nothing between them
+            block["thinking"] = (has_thoughts ? "\n\n" : "") + eagle_text_at(block, "thinking");
+            has_thoughts = true;
+        }
         if (type == "document") {
             block = common_json{{"type", "text"}, {"text", eagle_document(block)}};
         } else if (type == "tool_result" && eagle_has(block, "content") && block.at("content").is_array()) {
