@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.dflash import DFlashSpec, make_dflash
+from fixtures.eagle3_checkpoints import DraftSpec, make_draft
 from fixtures.targets import make_target
 from gguf import GGUFReader
+from llama_eagle import cli
+from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.errors import CHECK_FAILED
+from llama_eagle.files import cache_dir
 from llama_eagle.gguf import header
 from llama_eagle.serving.options import ServerOptions, check, server_args
 from llama_eagle.sessions.options import MTP, ContextOptions
@@ -126,6 +133,23 @@ def test_the_command_says_what_drafts(folder: Path) -> None:
     assert drafted["speculative"]["drafter"] == "look-up and MTP"
     assert plain["speculative"] is None
     assert drafted["tokens"] == plain["tokens"]
+
+
+@pytest.mark.parametrize("kind", ["head", "chain", "block"])
+def test_check_measures_the_costs_of_each_kind(
+    kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a drafted token, or of a block for drafts that propose one in a pass."""
+    files = [folder / "whole.gguf"]
+    if kind != "head":
+        files.append(tmp_path / "draft.gguf")
+        make, spec = {"chain": (make_draft, DraftSpec()), "block": (make_dflash, DFlashSpec())}[kind]
+        convert_draft(make(tmp_path / kind, spec), *files)
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(tmp_path / "cache"))
+    assert cli.run(["check", *map(str, files), "--measure", "-t", "1"]) in (0, CHECK_FAILED)  # the drafts are random
+    (kept,) = (cache_dir() / "prices").iterdir()
+    costs = json.loads(kept.read_text())
+    assert (costs["token"] > 0, costs["block"] > 0) == (kind != "block", kind == "block")
 
 
 def test_a_head_that_is_not_there(folder: Path) -> None:

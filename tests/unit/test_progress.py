@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from llama_eagle import progress
+from llama_eagle.quantize import collect
 
 
 def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,6 +33,28 @@ def test_a_quick_job_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_line_estimates_the_time_left(fraction: float, text: str) -> None:
     assert progress.line("reading", fraction, 65.0) == text
+
+
+def test_progress_of_llama_imatrix_is_read_from_a_growing_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in waits in the middle of a line for the progress up to there."""
+    program, seen = tmp_path / "llama-imatrix", tmp_path / "seen"
+    program.write_text(f"""#!/bin/sh
+printf '0.01 I compute_imatrix: computing over 4 chunks\\n[1]5.5,[2]6.5,'
+for i in $(seq 1000); do test -e {seen} && break; sleep 0.01; done
+test -e {seen} || exit 1
+printf '[3]7.5,[4]8.5,\\n0.02 E load: a complaint\\nFinal estimate: PPL = 8.5000 +/- 0.1\\n'
+""")
+    program.chmod(0o755)
+    monkeypatch.setattr(collect, "find_program", lambda name, remedy: program)
+    told: list[float] = []
+
+    def on_progress(share: float) -> None:
+        told.append(share)
+        seen.touch()
+
+    found = collect._run(iter(["--model", "m.gguf"]), False, collect.CollectOptions(progress=on_progress))
+    assert told == [0.5, 1.0]
+    assert (found.status, found.perplexity, list(found.complaints)) == (0, 8.5, ["a complaint"])
 
 
 def test_steps_are_numbered(capsys: pytest.CaptureFixture[str]) -> None:
