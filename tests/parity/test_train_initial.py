@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from fixtures.eagle3_checkpoints import CASES, N_VOCAB, PLAIN, YARN, DraftSpec, make_draft
 from fixtures.targets import make_target
 from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.export import DraftOf, export_draft
+from llama_eagle.train.initial import choose_ids, read_earlier
 from llama_eagle.train.initial import make_draft as start_from
-from llama_eagle.train.initial import read_earlier
 from llama_eagle.train.model import Eagle3Draft
+from llama_eagle.train.settings import Settings
 from llama_eagle.train.targets.checkpoint import Frozen
 from parity.eagle3_reference import Eagle3Reference
 from safetensors.torch import load_file, save_file
@@ -127,3 +131,14 @@ def test_embeddings_of_another_model_are_refused(target: Path, frozen: Frozen, t
     assert earlier.embedding is not None
     like = replace(earlier, embedding=frozen.embedding + 0.1 * frozen.embedding.std() * torch.randn(N_VOCAB, 64))
     start_from(earlier.geometry, frozen, earlier.draft_ids, 0, like)
+
+
+@pytest.mark.parametrize(("ids", "is_in"), [((0, 511), True), ((0, 512), False), ((-1, 3), False)])
+def test_the_vocabulary_of_an_earlier_draft(ids: tuple[int, int], is_in: bool, tmp_path: Path) -> None:
+    earlier: Any = Mock(folder=tmp_path, draft_ids=torch.tensor(ids))
+    settings, counts = Settings(tmp_path, "target", ("x",)), np.zeros(512, np.int64)
+    if is_in:
+        assert choose_ids(settings, counts, (), earlier).tolist() == list(ids)
+    else:
+        with pytest.raises(ConfigError, match="tokens that this target lacks"):
+            choose_ids(settings, counts, (), earlier)

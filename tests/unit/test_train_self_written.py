@@ -18,6 +18,7 @@ from llama_eagle.train.data.documents import Document, read_documents
 from llama_eagle.train.data.loops import answer_without_loop
 from llama_eagle.train.data.self_written import (
     FOLLOW_UP,
+    OPENING_LENGTH,
     OPENINGS,
     STARTS,
     TOPICS,
@@ -118,6 +119,27 @@ def test_questions_and_texts_of_the_user_are_used(tmp_path: Path) -> None:
     assert [r["messages"][0]["content"] for r in records if "messages" in r].count("Who wrote Faust?") == 1
     continued = [record["text"] for record in records if "text" in record]
     assert continued and all("ducks" in text and "What is the number" in text for text in continued)
+
+
+def test_given_questions_follow_each_other(tmp_path: Path) -> None:
+    """Each third conversation, as long as there are new ones."""
+    asked = [f"Who wrote book {n}?" for n in range(5)]
+    chats = [Document("", Path(), messages=({"role": "user", "content": question},)) for question in asked]
+    records = write(Author(target(), Template(render), chats, LIMITS), tmp_path)
+    first = [record["messages"][0]["content"] for record in records]
+    assert [question for question in first if question in asked] == asked[:3]
+
+
+def test_short_texts_have_an_opening(tmp_path: Path) -> None:
+    shortest = OPENING_LENGTH[0]
+    limits = replace(LIMITS, n=40)
+    for length in (1, shortest, shortest + 1, 2 * shortest):
+        folder = tmp_path / str(length)
+        folder.mkdir()
+        ask = target()
+        write(Author(ask, None, [Document("", Path(), text="a" * length)], limits), folder, limits)
+        openings = [len(body["prompt"]) for _, body in ask.asked]  # type: ignore[attr-defined]
+        assert len(openings) >= 40 and min(length, shortest) <= min(openings) <= max(openings) <= length
 
 
 def test_a_model_without_a_template_continues_texts(tmp_path: Path) -> None:
