@@ -91,6 +91,12 @@ def test_token_ids(llm: Any, tokens: Any) -> None:
     assert llm.n_tokens == 2
 
 
+@pytest.mark.parametrize("given", [5, None, b"a", [5], ["a", None], [["a"]], {"a": 1}], ids=repr)
+def test_texts_to_embed(llm: Any, given: Any) -> None:
+    for call in (llm.embed, llm.create_embedding):
+        assert_names(lambda: call(given), "input")  # noqa: B023
+
+
 def test_the_row_to_sample_from(llm: Any) -> None:
     llm.reset()
     llm.eval([97, 98])

@@ -232,9 +232,9 @@ class EagleLlama(Completions, Closing):
 
         With pooling "none" it is a list of the tokens' vectors, and with "rank" the scores of a reranking model.
         truncate: cut texts that are longer than a batch. return_count: also return the number of tokens. Raises
-        `InputError` for a text without tokens.
+        `UsageError` for values that are no texts, and `InputError` for a text without tokens.
         """
-        rows = embeddings.read_texts(self, [input] if isinstance(input, str) else input, truncate=truncate)
+        rows = embeddings.read_texts(self, input, truncate=truncate)
         if not self.context_params.embeddings:
             raise RuntimeError("Llama model must be created with embedding=True to call this method")
         with self._exclusive():

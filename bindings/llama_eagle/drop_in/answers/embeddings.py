@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import llama_cpp
 import numpy as np
 from llama_cpp import Llama
 
-from llama_eagle.errors import InputError
+from llama_eagle.errors import InputError, UsageError
 
 Vector = list[float] | list[list[float]]  # with pooling "none" a list for each token
 
 
-def read_texts(llm: Llama, texts: Iterable[str], *, truncate: bool) -> list[list[int]]:
-    """Return the tokens of texts.
+def read_texts(llm: Llama, given: Any, *, truncate: bool) -> list[list[int]]:
+    """Return the tokens of a text, or of each of a list.
 
-    truncate: cut texts that are longer than a batch. Raises `InputError` for a text without tokens, which the engine
-    cannot evaluate, and `ValueError` for a long one, as the parent does.
+    truncate: cut texts that are longer than a batch. Raises `UsageError` for other values, `InputError` for a text
+    without tokens, which the engine cannot evaluate, and `ValueError` for a long one, as the parent does.
     """
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"input={given!r:.60} must be a text or a list of texts. Correct it.")
     rows = []
     for text in texts:
         tokens = llm.tokenize(text.encode("utf-8"))
