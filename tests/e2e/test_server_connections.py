@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -125,6 +126,20 @@ def test_streams_of_http_1_0_have_no_chunks(server: Served) -> None:
     assert body.startswith(b"data: ") and body.endswith(b"\n\n")
     chunked = read(exchanged(server, written("/completion", request, "Connection: close")))[1]
     assert events(body) == events(chunked) != []
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/messages"])
+def test_http_1_0_gets_a_reason_if_it_closes_its_side(server: Served, path: str) -> None:
+    """It knows no interim responses, so it may as well have gone."""
+    head, body = read(exchanged(server, written(path, REQUESTS[path], version="1.0"), closes=True))
+    assert head.startswith(b"HTTP/1.1 400 ") and f"Content-Length: {len(body)}".encode() in head
+    assert "must not close its side" in json.loads(body)["error"]["message"]
+
+
+def test_a_client_that_speaks_tls_learns_it_at_once(server: Served) -> None:
+    context = ssl.create_default_context()
+    with connected(server) as client, pytest.raises(ssl.SSLError, match=r"(?i)wrong.version|http.request|packet"):
+        context.wrap_socket(client, server_hostname="localhost")
 
 
 def test_http_1_0_keeps_a_connection_if_asked(server: Served) -> None:

@@ -13,6 +13,8 @@
 
 #include "cpp-httplib/httplib.h"
 #include "eagle_access.h"
+#include "eagle_errors.h"
+#include "log.h"
 
 namespace httplib {
 namespace detail {  // functions of the library that its header does not declare
@@ -105,17 +107,15 @@ class eagle_connection final : public httplib::Stream {
     bool wait_writable() const override { return httplib::detail::select_write(socket_, write_timeout_, 0) > 0; }
     bool is_peer_alive() const override { return !client->has_gone(); }
 
+    // Returns true if the client speaks TLS, whose first record is a handshake.
+    bool begins_tls() { return (is_readable() || fill() > 0) && buffer_[at_] == 22; }
+
     ssize_t read(char * to, size_t size) override {
-        if (!is_readable() && size < buffer_.size()) {
-            const ssize_t n = receive(buffer_.data(), buffer_.size());
-            if (n <= 0) {
-                return n;
-            }
-            at_ = 0;
-            end_ = (size_t) n;
-        }
-        if (!is_readable()) {
+        if (!is_readable() && size >= buffer_.size()) {
             return receive(to, size);
+        }
+        if (const ssize_t n = is_readable() ? 1 : fill(); n <= 0) {
+            return n;
         }
         const size_t n = std::min(size, end_ - at_);
         std::memcpy(to, buffer_.data() + at_, n);
@@ -142,6 +142,13 @@ class eagle_connection final : public httplib::Stream {
     void consume_buffered(size_t size) override { at_ += size; }
 
   private:
+    ssize_t fill() {
+        const ssize_t n = receive(buffer_.data(), buffer_.size());
+        at_ = 0;
+        end_ = (size_t) std::max<ssize_t>(n, 0);
+        return n;
+    }
+
     ssize_t receive(char * to, size_t size) {
         if (!wait_readable()) {
             error_ = httplib::Error::Timeout;
@@ -172,6 +179,10 @@ class eagle_http_server final : public httplib::Server {
         });
         set_post_routing_handler([](const httplib::Request & request, httplib::Response & response) {
             if (request.version == "HTTP/1.0") {
+                const bool is_empty = response.body.empty() && !response.content_provider_;
+                if (request.method == "POST" && is_empty && current()->client->has_gone()) {
+                    explain_end(request, response);
+                }
                 set_old_headers(request, response);
             }
             current()->is_last = httplib::detail::has_header_token(response.headers, "Connection", "close");
@@ -184,6 +195,26 @@ class eagle_http_server final : public httplib::Server {
     static eagle_connection *& current() {
         static thread_local eagle_connection * connection = nullptr;
         return connection;
+    }
+
+    // Ends the handshake at once with text, which programs report as a wrong version of TLS.
+    static bool refuse_tls(eagle_connection & connection) {
+        LOG_WRN("a client speaks TLS, which this server does not: its address must begin with http://\n");
+        const std::string text = "this server speaks no TLS: use http://\n";
+        const std::string head = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n";
+        const std::string length = "Content-Length: " + std::to_string(text.size()) + "\r\n\r\n";
+        return connection.httplib::Stream::write(head + length + text) > 0;
+    }
+
+    // Names what is wrong in place of an answer that ended because a client of HTTP/1.0 has closed its side.
+    static void explain_end(const httplib::Request & request, httplib::Response & response) {
+        const char * reason = "a client of HTTP/1.0 must not close its side before it has the answer";
+        const common_json error = {{"code", 400}, {"type", "invalid_request_error"}, {"message", reason}};
+        response.status = 400;
+        response.set_content(common_json{{"error", error}}.dump(), "application/json; charset=utf-8");
+        eagle_write_error(request, response);
+        response.headers.erase("Content-Length");
+        response.set_header("Content-Length", std::to_string(response.body.size()));
     }
 
     // Clients of HTTP/1.0 know no chunks: a stream ends with its connection, and others do unless the client keeps
@@ -221,6 +252,9 @@ class eagle_http_server final : public httplib::Server {
         for (size_t n_left = keep_alive_max_count_; n_left > 0 && !connection.is_last; n_left--) {
             if (!connection.is_readable() && !httplib::detail::keep_alive(svr_sock_, socket, keep_alive_timeout_sec_)) {
                 break;
+            }
+            if (connection.begins_tls()) {
+                return refuse_tls(connection);
             }
             bool is_closed = false;
             connection.set_request(nullptr);
