@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize("family", ["qwen35-text", "qwen35moe", "qwen3next", "qwen3", "qwen2", "llama3"])
 def test_features_are_transformers(family: str, tmp_path: Path) -> None:
     """Also of a sequence that takes several decodes."""
-    folder = make_training_target(family, tmp_path / "target", seed=1)
+    sizes = {"intermediate_size": None} if family == "qwen35moe" else {}  # as in the published ones
+    folder = make_training_target(family, tmp_path / "target", seed=1, **sizes)
     layers = (4, 5, 6) if family == "qwen35moe" else None
     random = np.random.default_rng(4)
     samples = [Sample("", random.integers(0, 480, n).astype(np.int32), np.ones(n, np.bool_)) for n in (40, 600, 7)]
@@ -190,13 +192,13 @@ def test_features_are_kept_during_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert not index.parent.exists()
 
 
-def test_features_without_room_are_computed_again(tmp_path: Path) -> None:
+def test_features_without_room_are_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_training_target("qwen3", tmp_path / "target", hidden_size=32, intermediate_size=48)
     gguf = read_engine_target(str(convert(folder)))
     settings = Settings(output=tmp_path / "draft", target="", data=())
-    free = shutil.disk_usage(tmp_path).free
-    assert training_run._feature_folder(settings, gguf, 0) == settings.output / "features"
-    assert training_run._feature_folder(settings, gguf, free) is None
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=training_run.SPARE * 1000))
+    assert training_run._feature_folder(settings, gguf, 1000) == settings.output / "features"
+    assert training_run._feature_folder(settings, gguf, 1001) is None
     assert training_run._feature_folder(replace(settings, epochs=1), gguf, 0) is None
     assert training_run._feature_folder(settings, read_target(str(folder)), 0) is None
 
@@ -313,6 +315,16 @@ def test_written_data_belongs_to_its_settings(tmp_path: Path) -> None:
         writing.write_own_data(settings, lambda: 0.0)
     with pytest.raises(UsageError, match="contains a training run"):
         check_output(replace(settings, resume=False))
+
+
+def test_the_time_for_writing_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(output=tmp_path / "draft", target=str(tmp_path / "t.gguf"), data=("self",), seconds=180.0)
+    Path(settings.target).write_bytes(b"GGUF")
+    notes: list[str] = []
+    monkeypatch.setattr(writing.console, "note", notes.append)
+    monkeypatch.setattr(writing, "_write", lambda *_: writing.Written(settings.output, 1, 2, 30.0))
+    assert writing.write_own_data(settings, lambda: 0.0025).seconds == 150.0
+    assert notes[0].endswith("as much as fits into 3 minutes with 2.5 ms of training per token")
 
 
 @pytest.mark.parametrize("resume", [False, True])

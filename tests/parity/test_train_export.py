@@ -14,8 +14,9 @@ from fixtures.training import make_training_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError
-from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft
+from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft, export_head
 from llama_eagle.train.initial import make_draft
+from llama_eagle.train.mtp.head import make_head
 from llama_eagle.train.targets.checkpoint import Target, read_target
 from parity.test_draft_native import N_STEPS, NativeDraft
 
@@ -148,6 +149,25 @@ def test_a_failed_export_leaves_the_former_draft(tmp_path: Path, monkeypatch: py
     with pytest.raises(OSError, match="disk full"):
         pair.export(folder, "specforge")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_head_of_a_checkpoint_is_converted_as_the_targets_own(tmp_path: Path) -> None:
+    """With the tokenizer and the chat template."""
+    folder = make_training_target("qwen35", tmp_path / "target", mtp=True)
+    info = read_target(folder, ())
+    frozen = Target(info, torch.float32, torch.device("cpu")).frozen()
+    export_head(make_head(info, frozen, torch.arange(info.n_vocab), seed=0), info, tmp_path / "head")
+    found = []
+    for source in (folder, tmp_path / "head"):
+        convert_target(source, tmp_path / f"{source.name}.gguf", TargetOptions(outtype="f32", mtp_only=True))
+        reader = gguf.GGUFReader(tmp_path / f"{source.name}.gguf")
+        keys = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("general.")}
+        found.append(({tensor.name: tensor.data for tensor in reader.tensors}, keys))
+    (own, own_keys), (ours, our_keys) = found
+    assert our_keys == own_keys and "tokenizer.chat_template" in our_keys
+    assert ours.keys() == own.keys()
+    for name, data in ours.items():
+        np.testing.assert_allclose(data, own[name], rtol=0.01, atol=0.01, err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from llama_eagle.synthetic.constructed import Pair, write_pair, write_target
+from llama_eagle.synthetic import weights
+from llama_eagle.synthetic.constructed import BLOCK_GAIN, EMBEDDING_RMS, Pair, write_pair, write_target
 from llama_eagle.synthetic.cycle import N_BYTES, Cycle, word
 from llama_eagle.synthetic.shapes import SHAPES, Experts
 from llama_eagle.synthetic.weights import bf16
@@ -95,6 +96,16 @@ def test_shards_hold_the_same_tensors(pair: Pair, tmp_path: Path, monkeypatch: p
         assert all(torch.equal(value, whole[key]) for key, value in load_file(sharded / name).items())
 
 
+def test_a_matrix_is_made_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the large shapes do not fit into memory."""
+    monkeypatch.setattr(weights, "BLOCK_VALUES", 100)
+    numbers, made = np.arange(300, dtype=np.int64).reshape(10, 30), []
+    matrix = weights.Tensor("a", (10, 30), lambda low, high: (made.append(high - low), numbers[low:high])[1], "I64")
+    weights.write_checkpoint(tmp_path, [matrix])
+    assert made == [3, 3, 3, 1]
+    assert np.array_equal(load_file(tmp_path / "model.safetensors")["a"], numbers)
+
+
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_shapes_leave_no_rotary_pair_over(name: str) -> None:
     shape = SHAPES[name]
@@ -143,6 +154,12 @@ def test_a_mixture_says_the_same_and_its_rows_use_different_experts(tmp_path: Pa
     touched = [len(set(routed[0][i : i + 5].flatten().tolist())) for i in range(0, 40, 5)]
     expected = 32 * (1 - (1 - 2 / 32) ** 5)
     assert np.mean(touched) == pytest.approx(expected, rel=0.15)
+    mlp, rows = model.model.layers[0].mlp, torch.randn(100, shape.hidden, generator=torch.Generator().manual_seed(0))
+    gate, up = (rows @ mlp.experts.gate_up_proj.mT).chunk(2, -1)
+    added = [
+        y.square().mean().sqrt().item() for y in ((silu(gate) * up) @ mlp.experts.down_proj.mT, mlp.shared_expert(rows))
+    ]
+    assert added == pytest.approx([BLOCK_GAIN * EMBEDDING_RMS] * 2, rel=0.05)
 
 
 def test_tokenizer_round_trip(pair: Pair, tokenizer: Any) -> None:

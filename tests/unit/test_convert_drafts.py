@@ -187,12 +187,15 @@ def test_absolute_d2t_needs_the_flag(tmp_path: Path, target: Path) -> None:
     np.testing.assert_array_equal(Converted(folder, target, absolute_d2t=True).tensors["d2t"], ids.numpy())
 
 
-def test_identity_map_of_a_full_vocabulary_is_dropped(tmp_path: Path, target: Path) -> None:
+def test_the_map_of_a_full_vocabulary_is_dropped_if_it_is_the_identity(tmp_path: Path, target: Path) -> None:
     folder = make_draft(tmp_path / "draft", DraftSpec(n_draft=512))
     change_tensors(folder, d2t=torch.zeros(512, dtype=torch.int64))
     done = Converted(folder, target)
     assert "d2t" not in done.tensors
     assert [row.note for row in done.report.tensors if row.source == "d2t"] == ["the identity"]
+    ids = torch.arange(512).flip(0)
+    change_tensors(folder, d2t=ids - torch.arange(512))
+    np.testing.assert_array_equal(Converted(folder, target).tensors["d2t"], ids.numpy())
 
 
 def _offsets(change: Any) -> torch.Tensor:

@@ -229,6 +229,7 @@ def test_the_type_that_fits_into_memory() -> None:
         names.choose("me/m", sizes, None, 20)
     del sizes["m-Q4_K_M.gguf"]
     assert names.choose("me/m", sizes, None, None).quant == "Q8_0"
+    assert names.choose("me/m", {**sizes, "m-Q4_1.gguf": 48, "m-Q4_0.gguf": 43}, None, None).quant == "Q4_0"
     with pytest.raises(UsageError, match="2 models"):
         names.choose("me/m", {**sizes, "other-Q8_0.gguf": 3}, None, None)
     split = {f"m-Q4_0-0000{i}-of-00002.gguf": 1 for i in (1, 2)}

@@ -237,6 +237,45 @@ def test_a_template_that_drops_reasoning_from_history(tmp_path: Path) -> None:
     assert "<think>" not in tokenizer.decode(second.tokens).partition("one")[0]
 
 
+LAST_ANSWER = (
+    "{% set found = namespace(last=none) %}{% for m in messages if m.role == 'assistant' %}"
+    "{% set found.last = m %}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m is sameas found.last %}(last) {% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LAST_MESSAGE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{{ '!\\n' if loop.last else '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+OPENING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<note>{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "answers", "history"),
+    [
+        (LAST_ANSWER, ["(last) one<|im_end|>\n(last) two<|im_end|>\n"], "(last) one<|im_end|>\n"),
+        (LAST_MESSAGE, ["one<|im_end|>!\n", "two<|im_end|>!\n"], "one<|im_end|>\n"),
+        (OPENING, ["one<|im_end|>\ntwo<|im_end|>\n"], "one<|im_end|>\n"),
+    ],
+)
+def test_an_answer_follows_the_prompt_of_a_template_that_changes_it(
+    template: str, answers: list[str], history: str, tmp_path: Path
+) -> None:
+    folder = make_training_target("qwen3", tmp_path / "target")
+    (folder / "chat_template.jinja").write_text(template)
+    tokenizer = load_tokenizer(folder)
+    samples = SampleMaker(tokenizer, 200).make(
+        read_documents([write_jsonl(tmp_path / "c.jsonl", chat("a", "one", "b", "two"))])
+    )
+    assert [learned(tokenizer, sample) for sample in samples] == answers
+    asked = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "one"), ("user", "b"))]
+    prompt = tokenizer.render(asked, is_prompt=True).removesuffix("<note>")
+    assert history in prompt and tokenizer.decode(samples[-1].tokens).startswith(prompt)
+
+
 def test_what_no_sample_can_be_made_of(tokenizer: Any, tmp_path: Path) -> None:
     data = write_jsonl(tmp_path / "c.jsonl", chat("a long question " * 20, "yes"))
     with pytest.raises(InputError, match="--max-length"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import platform
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,29 @@ def test_a_token_without_an_embedding_is_named() -> None:
     require_embeddings([sample], 513)
     with pytest.raises(InputError, match=r"a\.jsonl:3: contains token 512, but the target has 512 embeddings"):
         require_embeddings([sample], 512)
+
+
+FREED = """
+import ctypes, os, sys
+from llama_eagle.train.machine.memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+libc, n_bytes = ctypes.CDLL(None), 1 << 26
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+block = libc.malloc(n_bytes)
+ctypes.memset(block, 1, n_bytes)
+libc.free(block)
+print(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
+def test_freed_memory_is_kept() -> None:
+    used = [
+        int(subprocess.run([sys.executable, "-c", FREED, name], check=True, stdout=subprocess.PIPE).stdout)
+        for name in ("keep", "return")
+    ]
+    assert used[0] - used[1] > 0.9 * 2**26
 
 
 def test_warm_up_then_cosine() -> None:

@@ -6,9 +6,11 @@ import random
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fixtures import dflash
 from fixtures.dflash import CASES as BLOCK_CASES
 from fixtures.dflash import make_dflash
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
@@ -93,6 +95,7 @@ DRAFTS: dict[str, tuple[Callable[[File], None], str]] = {
     "Q8_1 matrix": (tensor("blk.0.attn_v.weight", type_id=9), "attn_v.weight is Q8_1"),
     "F16 norm": (tensor("output_norm.weight", type_id=1), "output_norm.weight is F16, it must be F32"),
     "BF16 norm of a block": (tensor("blk.0.attn_norm.weight", type_id=30), "attn_norm.weight is BF16"),
+    "no ids": (tensor("d2t", dims=[0]), "tensor 'd2t' has the shape [0]"),
     "F16 rope_freqs": (added("rope_freqs.weight", [16], 1), "rope_freqs.weight is F16"),
     "short rope_freqs": (added("rope_freqs.weight", [3], 0), "rope_freqs.weight has shape"),
     "no rotary dimensions": (key("rope.dimension_count", 0), "rope.dimension_count"),
@@ -179,6 +182,21 @@ def test_block_drafts(fault: str, tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(file.encode())
     with pytest.raises(InputError, match=re.escape(message)):
         require_models(target, tmp_path / "bad.gguf")
+
+
+def test_the_most_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight, with a score and eight transitions each, fill rows of 72 values."""
+    monkeypatch.setattr(dflash, "HIDDEN", 72)
+    monkeypatch.setattr(dflash, "GROUP", 8)
+    target = make_target_gguf(tmp_path / "target.gguf", hidden=72)
+    for n in (8, 9):
+        spec = replace(BLOCK_CASES["dflash2"], top={"hidden_size": 72}, extra={"selector_top_k": n})
+        draft = make_dflash(tmp_path / f"draft{n}", spec)
+        if n == 8:
+            convert_draft(draft, target, tmp_path / "draft.gguf")
+            continue
+        with pytest.raises(EagleError, match="9 candidates do not fit a width of 72"):
+            convert_draft(draft, target, tmp_path / "draft.gguf")
 
 
 @pytest.fixture(scope="module")

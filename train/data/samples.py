@@ -230,7 +230,7 @@ class SampleMaker:
         header = opening.removeprefix(ending or "")
         head = prompt[: len(prompt) - len(opening)]
         n = _n_common(opening, answer)
-        if n < len(opening) and header.strip() and header in answer:
+        if header.strip() and header in answer:
             return Turn(prompt + answer.partition(header)[2], len(prompt))
         return Turn(head + answer, len(head) + n) if not _TAGS.sub("", opening[n:]).strip() else None
 

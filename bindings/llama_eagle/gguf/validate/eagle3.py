@@ -209,7 +209,7 @@ def _check_layout(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
 def check_map(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
     """Check the ids of d2t: the engine would use ids outside the target's vocabulary as array indices."""
     d2t: TensorInfo | None = header.tensors.get("d2t")
-    if d2t is None or d2t.type_id != I64 or not 0 < d2t.n_elements <= sizes["V"]:
+    if d2t is None or d2t.type_id != I64 or d2t.n_elements > sizes["V"]:
         if d2t is not None:
             yield f"d2t is {d2t.type_name} with {d2t.n_elements} ids, expected I64 and 1 to {sizes['V']}"
         return
