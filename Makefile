@@ -72,19 +72,21 @@ endif
 	touch $@
 
 # Both build in one tree: the second compiles what the first has left out. Dependencies that the build does not need are
-# installed meanwhile.
+# installed meanwhile. The time of an install is that of its beginning, so that the next one builds what was edited since.
 $(INSTALLED): $(if $(LOCKED),$(VENV)/dependencies,$(VENV)/tools) pyproject.toml $(NATIVE)
 	rm -f $(VENV)/installed-* $(VENV)/lean-*
+	touch $(VENV)/begun
 	$(SUBMAKE) --silent $(VENV)/dependencies & dependencies=$$!; \
 	    CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=ON -DLLAMA_EAGLE_TESTS=ON $$CMAKE_ARGS" $(INSTALL) --no-deps -e .; build=$$?; \
 	    wait $$dependencies && exit $$build
-	touch $@
+	mv $(VENV)/begun $@
 
 $(INSTALLED_LEAN): $(VENV)/tools pyproject.toml $(NATIVE)
 	rm -f $(VENV)/lean-*
+	touch $(VENV)/begun
 	@echo "building llama.cpp and our libraries: three to eight minutes on two cores"
 	CMAKE_ARGS="-DLLAMA_EAGLE_SERVER=OFF $$CMAKE_ARGS" $(INSTALL) -e .
-	touch $@
+	mv $(VENV)/begun $@
 
 demo: $(if $(LOCKED)$(wildcard $(VENV)/installed-*),install,$(INSTALLED_LEAN))
 	$(BIN)/llama-eagle demo --work build/demo

@@ -54,6 +54,17 @@ def test_a_second_install_does_nothing(tree: Path) -> None:
     assert make(tree, "install") == (0, calls)
 
 
+def test_what_is_edited_during_an_install_is_built_by_the_next(tree: Path) -> None:
+    python = tree / "python"
+    python.write_text(PYTHON.replace("esac", '    *"--no-deps -e .") touch CMakeLists.txt;;\nesac'))
+    assert make(tree, "install")[0] == 0
+    python.rename(tree / ".venv/bin/python").write_text(PYTHON)
+    shutil.copy(tree / ".venv/bin/python", python)
+    code, calls = make(tree, "install")
+    assert code == 0 and [call.endswith("--no-deps -e .") for call in calls].count(True) == 2
+    assert make(tree, "install") == (0, calls)
+
+
 @pytest.mark.parametrize("part", ["--group dev", "--no-deps -e ."])
 def test_each_half_of_an_install_can_fail(tree: Path, part: str) -> None:
     """They run at the same time. The next install repeats it."""
