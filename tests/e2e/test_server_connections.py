@@ -131,7 +131,8 @@ def test_streams_of_http_1_0_have_no_chunks(server: Served) -> None:
 @pytest.mark.parametrize("path", ["/completion", "/v1/messages"])
 def test_http_1_0_gets_a_reason_if_it_closes_its_side(server: Served, path: str) -> None:
     """It knows no interim responses, so it may as well have gone."""
-    head, body = read(exchanged(server, written(path, REQUESTS[path], version="1.0"), closes=True))
+    long = REQUESTS[path] | {"n_predict": 1500, "max_tokens": 1500}
+    head, body = read(exchanged(server, written(path, long, version="1.0"), closes=True))
     assert head.startswith(b"HTTP/1.1 400 ") and f"Content-Length: {len(body)}".encode() in head
     assert "must not close its side" in json.loads(body)["error"]["message"]
 

@@ -41,7 +41,15 @@ class eagle_client {
         has_begun_ = true;
     }
 
+    // Once true, it stays so: the server relies on it.
     bool has_gone() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        is_gone_ = is_gone_ || is_seen_gone();
+        return is_gone_;
+    }
+
+  private:
+    bool is_seen_gone() {
         pollfd events = {};
         events.fd = socket_;
         events.events = POLLIN;
@@ -59,10 +67,8 @@ class eagle_client {
         return n_read < 0 || (n_read == 0 && !is_reading());
     }
 
-  private:
     // Returns true if a client that has closed its side may be reading.
     bool is_reading() {
-        const std::lock_guard<std::mutex> lock(mutex_);
         const auto now = std::chrono::steady_clock::now();
         if (has_begun_ || is_old_) {
             return has_begun_;
@@ -78,6 +84,7 @@ class eagle_client {
     const socket_t socket_;
     const bool is_old_;
     bool has_begun_ = false;
+    bool is_gone_ = false;
     std::chrono::steady_clock::time_point next_probe_;
     std::mutex mutex_;
 };
@@ -96,8 +103,14 @@ class eagle_connection final : public httplib::Stream {
         set_request(nullptr);
     }
 
+    // A thread that outlives the answer must not write to the socket, whose number may then be another client's.
+    ~eagle_connection() override { client->begin_answer(); }
+
     // given: nullptr before it is read.
     void set_request(httplib::Request * given) {
+        if (client) {
+            client->begin_answer();
+        }
         request = given;
         client = std::make_shared<eagle_client>(socket_, given == nullptr || given->version == "HTTP/1.0");
     }
