@@ -56,7 +56,7 @@ def test_a_second_install_does_nothing(tree: Path) -> None:
 
 def test_what_is_edited_during_an_install_is_built_by_the_next(tree: Path) -> None:
     python = tree / "python"
-    python.write_text(PYTHON.replace("esac", '    *"--no-deps -e .") touch CMakeLists.txt;;\nesac'))
+    python.write_text(PYTHON.replace("esac", '    *"--no-deps -e .") sleep 0.1; touch CMakeLists.txt;;\nesac'))
     assert make(tree, "install")[0] == 0
     python.rename(tree / ".venv/bin/python").write_text(PYTHON)
     shutil.copy(tree / ".venv/bin/python", python)
