@@ -87,19 +87,24 @@ def test_texts_are_joined_as_the_template_joins_them(role: str) -> None:
     assert "tool" not in role or {"Cohere2MoE", "MiniMax-M1", "MiniMax-M2"} <= compared  # each text is a result
 
 
-def test_results_for_older_templates_of_gemma_4() -> None:
+@pytest.mark.parametrize("text", ["one", "NaN", "[" * 9999])
+def test_results_for_older_templates_of_gemma_4(text: str) -> None:
     """They are a part of the call's message, as in Google's own form, with the name of the call that has their id."""
     template = (source_folder() / f"models/templates/{OLD_GEMMA}.jinja").read_text()
     calls = [OBJECT | {"id": name, "function": OBJECT["function"] | {"name": f"of_{name}"}} for name in ("a", "b")]
-    texts = {"b": '{"n": 2}', "a": "one"}
+    texts = {"b": '{"n": 2}', "a": text}
     results = [{"role": "tool", "content": text, "tool_call_id": name} for name, text in texts.items()]
-    responses = [{"name": "of_a", "response": "one"}, {"name": "of_b", "response": {"n": 2}}]
+    responses = [{"name": "of_a", "response": text}, {"name": "of_b", "response": {"n": 2}}]
     called = {"role": "assistant", "tool_calls": calls}
     for after in ([], [USER], [ANSWER, USER]):
         joined = {"content": "ANSWER"} if after[:1] == [ANSWER] else {}
         own = [USER, called | {"tool_responses": responses} | joined, *after[len(joined) :]]
         found = prompt(template, [USER, called | {"content": None}, *results, *after], tools=[TOOL])
         assert found == by_transformers(template, own)
+    call, result = ({key: value for key, value in each.items() if "id" not in key} for each in (calls[0], results[1]))
+    own = [USER, {"role": "assistant", "tool_calls": [call], "tool_responses": responses[:1]}]
+    found = prompt(template, [USER, called | {"tool_calls": [call], "content": None}, result], tools=[TOOL])
+    assert found == by_transformers(template, own)
 
 
 @pytest.mark.parametrize("content", ["", None, [], [{"type": "text", "text": ""}]])

@@ -7,9 +7,10 @@ form that the model does not know. Newer ones begin no turn of the model after t
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from typing import Any
+
+from llama_eagle.sessions.chats.calls import read_json
 
 Message = dict[str, Any]
 OF_GEMMA_4 = "'<|tool_call>call:'"  # in all of its templates
@@ -57,7 +58,7 @@ def _sorted(messages: Sequence[Message]) -> list[Message]:
             calls = [call.get("id") for call in found[-1].get("tool_calls", ())]
             ids = [message.get("tool_call_id") for message in run]
             if set(ids) <= set(calls) and len(set(ids)) == len(ids) and len(set(calls)) == len(calls):
-                run.sort(key=lambda message: calls.index(message["tool_call_id"]))
+                run.sort(key=lambda message: calls.index(message.get("tool_call_id")))
         found += run
     return found
 
@@ -66,7 +67,7 @@ def _response(calls: Sequence[Message], result: Message) -> Message:
     """Return a result with the name of its function. calls: those without a result, in the order of their results."""
     content = result["content"]
     try:
-        response = json.loads(content) if isinstance(content, str) else content
+        response = read_json(content) if isinstance(content, str) else content
     except ValueError:
         response = content
     return {"name": calls[0]["function"]["name"] if calls else result.get("tool_call_id", ""), "response": response}
