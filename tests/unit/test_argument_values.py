@@ -107,6 +107,17 @@ def test_the_type_of_an_argument_that_arrives_as_text(kind: str, text: str, expe
 
 
 @pytest.mark.parametrize(
+    ("place", "expected"),
+    [("anyOf/0", 7), ("anyOf/1", "7"), ("anyOf/2", 7), ("anyOf/-1", 7), ("anyOf/x", 7), ("anyOf/0/x", 7), ("x", 7)],
+)
+def test_references_into_lists(place: str, expected: Any) -> None:
+    """One that leads nowhere says nothing about the type, as in llama.cpp's parser."""
+    root = of(ref(f"Either/{place}"))
+    found = value_of("7", property_of(root, "x"), root)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {"$ref": "#/$defs/Arguments", "$defs": {"Arguments": {"properties": {"x": STRING}}}},

@@ -25,14 +25,14 @@ class _Keys:
         return self.header.number(name, default)
 
     def _recurrent(self) -> list[bool]:
-        n_trunk = self.n_all - self.n_nextn
+        """Return one value per block. Those of prediction blocks have no meaning."""
         found = self.header.arch_key("attention.recurrent_layers")
         if isinstance(found, list):
             return [bool(value) for value in found]
         if self.header.arch_key("ssm.state_size") is None:
             return [False] * self.n_all
         interval = int(self.header.arch_key("full_attention_interval", 4))
-        return [i < n_trunk and (i + 1) % interval != 0 for i in range(self.n_all)]
+        return [(i + 1) % interval != 0 for i in range(self.n_all)]
 
 
 def check_target(header: Header, tensors: dict[str, TensorInfo]) -> Iterator[str]:
