@@ -286,12 +286,15 @@ def test_cut_calls_can_be_sent_back(server: Served, n: int) -> None:
     assert server.post("/v1/responses", {**RESPONSE, "input": [*QUESTION, *output, *QUESTION]})[0] == 200
 
 
-def test_values_before_a_cut_key_are_kept(server: Served) -> None:
-    function = {"name": "weather", "arguments": '{"city": "Paris", "' + 3000 * "x"}
+@pytest.mark.parametrize("n_brackets", [0, 3_000_000])  # in quadratic time, these take minutes
+def test_values_before_a_cut_key_are_kept(server: Served, n_brackets: int) -> None:
+    cut = '"days": ' + n_brackets * "[" if n_brackets else '"' + 3000 * "x"
+    function = {"name": "weather", "arguments": '{"city": "Paris", ' + cut}
     call = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
     result = {"role": "tool", "tool_call_id": "c1", "content": "?"}
     status, answer = server.post("/apply-template", {"messages": [*QUESTION, call, result]})
-    assert status == 200 and "Paris" in answer["prompt"] and "xxx" not in answer["prompt"]
+    is_kept = "Paris" in answer["prompt"]
+    assert status == 200 and is_kept == (n_brackets == 0) and "xxx" not in answer["prompt"]  # none of what is too deep
 
 
 def test_items_of_codex(server: Served) -> None:

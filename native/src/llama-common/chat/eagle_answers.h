@@ -17,12 +17,12 @@ inline std::string eagle_closers(const std::string & text) {
     std::string open;
     const bool quoted = eagle_visit_marks(text, [&](char c) {
         if (c == '[' || c == '{') {
-            open.insert(0, 1, c == '[' ? ']' : '}');
+            open += c == '[' ? ']' : '}';
         } else if (c != ':' && !open.empty()) {
-            open.erase(0, 1);
+            open.pop_back();
         }
     });
-    return (quoted ? "\"" : "") + open;
+    return (quoted ? "\"" : "") + std::string(open.rbegin(), open.rend());
 }
 
 // Returns the size of the longest beginning of a JSON text that ends behind a value or an opening bracket.

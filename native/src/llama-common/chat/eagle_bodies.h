@@ -275,21 +275,35 @@ inline void eagle_read_item(common_json & item) {
     }
 }
 
-// Appends the thoughts of an item to earlier ones of the same answer; llama.cpp's converter keeps the last ones only.
-// Returns false if there are none. items: that have been read.
-inline bool eagle_joins_reasoning(common_json & items, const common_json & item) {
-    for (size_t i = items.size(); i > 0; i--) {
-        common_json & before = items.at(i - 1);
-        const std::string type = eagle_text_at(before, "type");
-        if (type == "reasoning") {
-            before.at("content").at(size_t(0))["text"] = eagle_reasoning_of(before) + "\n\n" + eagle_reasoning_of(item);
-            return true;
+// Joins the thoughts of each answer in its first reasoning item; llama.cpp's converter keeps the last ones only. items:
+// that have been read.
+inline common_json eagle_with_joined_reasoning(const common_json & items) {
+    common_json joined = common_json::array();
+    size_t first = 0;  // number of the answer's first reasoning item; 0 if there is none
+    std::string thoughts;
+    const auto end_answer = [&] {
+        if (first > 0) {
+            joined.at(first - 1).at("content").at(size_t(0))["text"] = thoughts;
         }
-        if (type != "function_call" && eagle_text_at(before, "role") != "assistant") {
-            return false;
+        first = 0;
+    };
+    for (const auto & item : items) {
+        const std::string type = eagle_text_at(item, "type");
+        if (type == "reasoning" && first > 0) {
+            thoughts += "\n\n" + eagle_reasoning_of(item);
+            continue;
+        }
+        if (type != "reasoning" && type != "function_call" && eagle_text_at(item, "role") != "assistant") {
+            end_answer();
+        }
+        joined.push_back(item);
+        if (type == "reasoning") {
+            first = joined.size();
+            thoughts = eagle_reasoning_of(item);
         }
     }
-    return false;
+    end_answer();
+    return joined;
 }
 
 // Returns the fields of a request that the response repeats. Clients of this API require them.
@@ -351,8 +365,7 @@ inline common_json eagle_responses_body(const common_json & given) {
         size_t number = 0;
         for (auto item : body.at("input")) {
             eagle_items::resolve(item, ++number);
-            const bool is_reasoning = eagle_text_at(item, "type") == "reasoning";
-            if (is_reasoning && (eagle_reasoning_of(item).empty() || eagle_joins_reasoning(items, item))) {
+            if (eagle_text_at(item, "type") == "reasoning" && eagle_reasoning_of(item).empty()) {
                 continue;
             }
             if (item.is_object()) {
@@ -362,7 +375,7 @@ inline common_json eagle_responses_body(const common_json & given) {
             items.push_back(item);
         }
         eagle_require(!items.empty(), "'input' is empty: send a text, or at least one item");
-        body["input"] = items;
+        body["input"] = eagle_with_joined_reasoning(items);
     }
     if (eagle_has(body, "instructions") && body.at("instructions") == "") {
         body.erase("instructions");
