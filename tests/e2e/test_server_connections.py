@@ -128,11 +128,20 @@ def test_streams_of_http_1_0_have_no_chunks(server: Served) -> None:
     assert events(body) == events(chunked) != []
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_an_answer_that_is_ready_is_sent_alone(server: Served, version: str) -> None:
+    """Nobody needs to know then whether a client that has closed its side is still there."""
+    received = exchanged(server, written("/completion", COMPLETION, "Connection: close", version=version), closes=True)
+    assert INTERIM not in received and json.loads(read(received)[1])["tokens_predicted"] == 9
+
+
 @pytest.mark.parametrize("path", ["/completion", "/v1/messages"])
 def test_http_1_0_gets_a_reason_if_it_closes_its_side(server: Served, path: str) -> None:
-    """It knows no interim responses, so it may as well have gone."""
-    long = REQUESTS[path] | {"n_predict": 1500, "max_tokens": 1500}
-    head, body = read(exchanged(server, written(path, long, version="1.0"), closes=True))
+    """It knows no interim responses, so it may as well have gone while its request waits for a slot."""
+    with connected(server) as other:
+        other.sendall(written("/completion", {"prompt": ["abc"] * 2000, "n_predict": 1500}))
+        wait_for(server, is_busy=True)
+        head, body = read(exchanged(server, written(path, REQUESTS[path], version="1.0"), closes=True))
     assert head.startswith(b"HTTP/1.1 400 ") and f"Content-Length: {len(body)}".encode() in head
     assert "must not close its side" in json.loads(body)["error"]["message"]
 

@@ -47,7 +47,7 @@ template <typename Response>
 bool eagle_allows(const std::string & host, const std::string & origin, Response & response) {
     const char * local = std::getenv("LLAMA_EAGLE_LOCAL");
     if (!local || std::string(local) != "1" || eagle_is_of_this_machine(host, origin)) {
-        return eagle_can_answer(response);
+        return true;
     }
     response.status = 403;
     response.set_content(

@@ -61,8 +61,8 @@ class eagle_client {
         if (n <= 0) {
             return false;
         }
-        char next;
-        const bool is_reset = (events.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+        char next;  // on macOS and Windows, POLLHUP is also the end of the client's data
+        const bool is_reset = (events.revents & (POLLERR | POLLNVAL)) != 0;
         const ssize_t n_read = is_reset ? -1 : httplib::detail::read_socket(socket_, &next, 1, MSG_PEEK);
         return n_read < 0 || (n_read == 0 && !is_reading());
     }
