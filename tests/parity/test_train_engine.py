@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fixtures.targets import make_target
 from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import ConfigError, EagleError, InputError, UsageError
+from llama_eagle.progress import progress
 from llama_eagle.train import run as training_run
 from llama_eagle.train import store, writing
 from llama_eagle.train.checks import check_output
@@ -185,10 +187,12 @@ def test_features_are_kept_during_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     found = json.loads(index.read_text())
     assert found["n_done"] == 8 and found["spent"][""] > 0
     index.write_text(json.dumps({**found, "spent": {"": 998.0}}))
-    left = []
+    left, begun = [], Mock(wraps=progress)
     monkeypatch.setattr(Loop, "run", lambda self, *_: left.append(self.settings.seconds))
+    monkeypatch.setattr(training_run, "progress", begun)
     train(replace(settings, resume=True))
     assert 1 <= left[0] < 2 and n_runs == 9 + 4
+    assert begun.call_args.kwargs["done"] == 8 / 12  # the bar continues
     assert not index.parent.exists()
 
 
