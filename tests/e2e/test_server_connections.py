@@ -142,6 +142,7 @@ def test_http_1_0_gets_a_reason_if_it_closes_its_side(server: Served, path: str)
         other.sendall(written("/completion", {"prompt": ["abc"] * 2000, "n_predict": 1500}))
         wait_for(server, is_busy=True)
         head, body = read(exchanged(server, written(path, REQUESTS[path], version="1.0"), closes=True))
+    wait_for(server, is_busy=False)
     assert head.startswith(b"HTTP/1.1 400 ") and f"Content-Length: {len(body)}".encode() in head
     assert "must not close its side" in json.loads(body)["error"]["message"]
 
@@ -179,6 +180,17 @@ def test_requests_in_one_write_are_answered_in_turn(server: Served) -> None:
     bodies = [part.partition(b"\r\n\r\n")[2] for part in answers.split(b"HTTP/1.1 200 OK\r\n")[1:]]
     assert [json.loads(body)["tokens_predicted"] for body in bodies[:3]] == list(lengths)
     assert len(bodies) == 4 and bodies[3].endswith(b"\r\n0\r\n\r\n")
+
+
+def test_line_breaks_behind_a_body_are_skipped(server: Served) -> None:
+    """Programs send them that write the body as a line (RFC 9112, section 2.2)."""
+    request = written("/completion", COMPLETION)
+    with connected(server) as client:
+        for sent in (request + b"\r\n", request):
+            client.sendall(sent)
+            assert json.loads(http_response(client).read())["tokens_predicted"] == 9
+        client.sendall(b"\n" + request + b"\r\n" + written("/completion", COMPLETION, "Connection: close"))
+        assert rest(client).count(b"HTTP/1.1 200 ") == 2
 
 
 def test_no_request_follows_on_a_connection_that_closes(server: Served) -> None:

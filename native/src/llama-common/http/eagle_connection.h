@@ -120,8 +120,18 @@ class eagle_connection final : public httplib::Stream {
     bool wait_writable() const override { return httplib::detail::select_write(socket_, write_timeout_, 0) > 0; }
     bool is_peer_alive() const override { return !client->has_gone(); }
 
+    // Skips line breaks, which some clients send behind a body (RFC 9112, section 2.2). Returns false if the client has
+    // ended its data.
+    bool skip_lines() {
+        const bool is_open = is_readable() || fill() > 0;
+        while (is_readable() && (buffer_[at_] == '\r' || buffer_[at_] == '\n')) {
+            at_++;
+        }
+        return is_open;
+    }
+
     // Returns true if the client speaks TLS, whose first record is a handshake.
-    bool begins_tls() { return (is_readable() || fill() > 0) && buffer_[at_] == 22; }
+    bool begins_tls() const { return is_readable() && buffer_[at_] == 22; }
 
     ssize_t read(char * to, size_t size) override {
         if (!is_readable() && size >= buffer_.size()) {
@@ -265,6 +275,12 @@ class eagle_http_server final : public httplib::Server {
         for (size_t n_left = keep_alive_max_count_; n_left > 0 && !connection.is_last; n_left--) {
             if (!connection.is_readable() && !httplib::detail::keep_alive(svr_sock_, socket, keep_alive_timeout_sec_)) {
                 break;
+            }
+            if (!connection.skip_lines()) {
+                break;
+            }
+            if (!connection.is_readable()) {
+                continue;
             }
             if (connection.begins_tls()) {
                 return refuse_tls(connection);
