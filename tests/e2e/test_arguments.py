@@ -34,7 +34,8 @@ def llm(request: pytest.FixtureRequest, files: dict[str, Path]) -> Iterator[Any]
 
 CHATS: list[dict[str, Any]] = [
     {"tools": 7}, {"tools": [None]}, {"tools": [{"type": "function"}]}, {"tools": [{"function": {"name": 1}}]},
-    {"tools": [{"function": {"name": "a", "parameters": []}}]}, {"functions": ["a"]}, {"response_format": "json"},
+    {"tools": [{"function": {"name": "a", "parameters": []}}]}, {"functions": ["a"]}, {"functions": [{"name": 5}]},
+    {"functions": [{"parameters": {}}]}, {"functions": [{"name": "a", "parameters": []}]}, {"response_format": "json"},
     {"response_format": ["json_object"]}, {"tool_choice": "sometimes"}, {"tool_choice": True},
     {"tool_choice": {"type": "auto"}},
     {"function_call": {"function": 5}}, {"function_call": 3},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gguf
 import pytest
-from fixtures.tiny_gguf import N_VOCAB, Variant, write_draft, write_target
+from fixtures.tiny_gguf import N_VOCAB, Variant, finish, write_draft, write_target
 from llama_eagle.errors import InputError
 from llama_eagle.gguf.header import read_header, read_model
 
@@ -126,3 +126,12 @@ def test_variants_write_what_they_say(tmp_path: Path) -> None:
     header = read_header(write_draft(tmp_path / "d.gguf", Variant(hidden=32, target_layers=(0, 4))))
     assert header.arch_key("target_layers") == [0, 4]
     assert header.arch_key("embedding_length") == 32
+
+
+def test_distinct_tokens_are_counted_as_llama_cpp_names_them(tmp_path: Path) -> None:
+    """It reads each to its first zero, and names an empty one by its number."""
+    for tokens, n in ((["a", "", "b", ""], 4), (["a", "", "[EMPTY_1]", "b"], 3), (["a", "b", "a\0c", "[EMPTY_1]"], 3)):
+        writer = gguf.GGUFWriter(tmp_path / "t.gguf", "llama")
+        writer.add_token_list(tokens)
+        header = read_header(finish(writer, tmp_path / "t.gguf"))
+        assert header.count_distinct(header.keys["tokenizer.ggml.tokens"]) == n

@@ -402,3 +402,19 @@ FREE = {"tools": None, "tool_choice": None, "function_call": None, "response_for
 )  # fmt: skip
 def test_a_reply_that_a_grammar_determines_has_no_reasoning(given: dict[str, Any], thinks: bool) -> None:
     assert template_options({**FREE, **given}) == ({} if thinks else {"enable_thinking": False})
+
+
+def test_empty_texts_of_a_template_that_refuses_empty_answers() -> None:
+    """An answer without calls alone gets an empty part. One with the older function call needs no content."""
+    template = (source_folder() / "models/templates/mistralai-Ministral-3-14B-Reasoning-2512.jinja").read_text()
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    found = [message["content"] for message in normalized(template, turns)]
+    assert found == ["", [{"type": "text", "text": ""}], "", ""]
+    older = [USER, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]
+    assert as_texts(older)[1]["content"] == ""

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llama_eagle import diagnosis
 from llama_eagle.drafting.lookup import PromptLookup
 from llama_eagle.drafting.model import ModelDrafter
-from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.drafting.options import DRAFT_VOCAB, DraftingOptions
+from llama_eagle.drafting.resolve import session_options
 from llama_eagle.drop_in.attributes import _fitting
 from llama_eagle.drop_in.text import GrowingText
-from llama_eagle.errors import EagleError, InputError, UsageError
+from llama_eagle.errors import EagleError, EnvironmentFailure, InputError, UsageError
 from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.generation.stats import Statistics
+from llama_eagle.gguf import mtp, size
 from llama_eagle.native.limits import MAX_CONTEXT
+from llama_eagle.native.processor.cores import alike
 from llama_eagle.quantize.collect import SMALLEST, CollectOptions
 from llama_eagle.sessions.checkpoints import Checkpoint, CheckpointStore
 from llama_eagle.sessions.options import ContextOptions
@@ -138,6 +143,7 @@ def test_text_stream_waits_for_whole_characters() -> None:
         lambda: SamplingParams(seed=2**32 - 1),
         lambda: GenerationOptions(max_tokens=0),
         lambda: DraftingOptions(p_min=1.0),
+        lambda: DraftingOptions(draft_vocab=15),
         lambda: ContextOptions(n_ctx=0),
         lambda: ContextOptions(n_ubatch=10, n_rs_seq=16),
         lambda: ContextOptions(type_k="q9"),
@@ -150,6 +156,42 @@ def test_text_stream_waits_for_whole_characters() -> None:
 def test_values_out_of_range(make: Any) -> None:
     with pytest.raises(UsageError):
         make()
+
+
+def test_rows_of_a_drafts_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default a part of the vocabulary, unless the draft's maker has trimmed it, and never more than there is."""
+    monkeypatch.setattr(mtp, "base_ids", lambda draft: [1, 2])
+    d2t = Mock(n_elements=20)
+
+    def rows(architecture: str, tensors: dict[str, Any], n_vocab: int, draft_vocab: int | str | None) -> int:
+        draft: Any = Mock(architecture=architecture, tensors=tensors, n_vocab=n_vocab)
+        return session_options(draft, DraftingOptions(draft_vocab=draft_vocab)).n_vocab_draft
+
+    large = 2 * DRAFT_VOCAB
+    assert rows("qwen35", {}, large, None) == DRAFT_VOCAB
+    assert rows("eagle3", {}, large, None) == rows("qwen35", {"d2t": d2t}, large, None) == 0
+    assert rows("eagle3", {}, large, 16) == rows("eagle3", {"d2t": d2t}, large, 16) == 16
+    assert (
+        rows("eagle3", {"d2t": d2t}, large, 20) == rows("qwen35", {}, 16, 16) == rows("qwen35", {}, large, "all") == 0
+    )
+
+
+def test_room_for_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are mapped, and their weights copied."""
+    files: Any = [Mock(file_size=100), Mock(file_size=30)]
+    for free in (None, size.OVERHEAD + 260):
+        monkeypatch.setattr(size, "free_addresses", lambda free=free: free)
+        size.require_addresses(files)
+    monkeypatch.setattr(size, "free_addresses", lambda: size.OVERHEAD + 259)
+    with pytest.raises(EnvironmentFailure, match="ulimit -v"):
+        size.require_addresses(files)
+
+
+@pytest.mark.parametrize(("n", "scaling"), [(1, None), (4, 0.75)])
+def test_the_bandwidth_of_all_threads(n: int, scaling: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "read_cores", lambda: alike(n))
+    monkeypatch.setattr(diagnosis, "read_rates", lambda threads: (9e9 * threads[0] / 3, 4e9) if n > 1 else (4e9, 4e9))
+    assert diagnosis.memory_bandwidth()["scaling"] == scaling
 
 
 @pytest.mark.parametrize("n_ctx", [SMALLEST, MAX_CONTEXT])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -184,6 +185,27 @@ def test_answers_that_are_not_http() -> None:
     Thread(target=answer, daemon=True).start()
     with listener, pytest.raises(InputError, match="cannot be fetched"):
         fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/a.png", Sources(remote=True), "image 1")
+
+
+@pytest.mark.parametrize(("most", "is_allowed"), [(10, True), (9, False)])
+def test_the_longest_answer(most: int, is_allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(bytes(10))
+
+        def log_message(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(pictures, "MAX_BYTES", most)
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/a.png"
+        if is_allowed:
+            assert fetch(url, Sources(remote=True), "image 1") == bytes(10)
+        else:
+            with pytest.raises(InputError, match="Use a smaller picture"):
+                fetch(url, Sources(remote=True), "image 1")
 
 
 def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
