@@ -15,12 +15,14 @@ pytestmark = pytest.mark.native
 
 PATIENCE = 60.0  # seconds until the test gives up; the request takes many times as long
 N_PROMPTS = 2000
+N_CONTEXT = 131072
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     path = write_target(tmp_path_factory.mktemp("model") / "target.gguf")
-    with serve("-m", path, "-d", "none", "-c", 2048, "-t", 1, "--parallel", 2) as running:
+    given = ("-m", path, "-d", "none", "-c", N_CONTEXT, "-t", 1, "--parallel", 2)
+    with serve(*given, "--", "--override-kv", f"qwen35.context_length=int:{N_CONTEXT}") as running:
         yield running
 
 
@@ -46,3 +48,16 @@ def test_results_for_others_keep_no_abandoned_request_alive(server: Served, stre
     begin(server, stream=stream).close()
     wait_for(server, is_busy=False)
     assert server.complete("abc", 3, temperature=0)["content"] == "def"
+
+
+def test_a_stream_stops_if_its_client_goes_during_the_prompt(server: Served) -> None:
+    """The server has sent the head of its answer, and nothing else until the prompt is evaluated."""
+    before = server.metric("prompt_tokens_total")
+    prompt = "abcdefgh" * (N_CONTEXT // 8 - 1)
+    connection = begin(server, prompt=prompt, n_predict=3, stream=True, sse_ping_interval=-1)
+    response = connection.getresponse()
+    assert response.status == 200
+    response.close()
+    connection.close()
+    wait_for(server, is_busy=False)
+    assert server.metric("prompt_tokens_total") < before + N_CONTEXT - 8

@@ -28,17 +28,18 @@ void drain_and_close_socket(socket_t socket) noexcept;
 }  // namespace httplib
 
 // Client of one request. Both a client that has gone and one that only closes its side, as `nc -N` does, end their
-// data. Only data for them shows the difference: the first resets the connection. So an interim response is sent, which
-// clients must skip (RFC 9110, section 15.2).
+// data. Only data for them shows the difference: the first resets the connection. So a probe is sent, which clients
+// skip: an interim response (RFC 9110, section 15.2), or a comment in a stream of events.
 class eagle_client {
   public:
-    // is_old: a client of HTTP/1.0, which knows no interim responses.
-    eagle_client(socket_t socket, bool is_old) : socket_(socket), is_old_(is_old) {}
+    // probe: empty for a client of HTTP/1.0, which knows no interim responses.
+    eagle_client(socket_t socket, const std::string & probe) : socket_(socket), probe_(probe) {}
 
-    // No interim response follows. Parts of the answer show whether the client has gone.
-    void begin_answer() {
+    // comment: the probe from now on; if it is empty, only parts of the answer show whether the client has gone.
+    void begin_answer(const std::string & comment = "") {
         const std::lock_guard<std::mutex> lock(mutex_);
         has_begun_ = true;
+        probe_ = comment;
     }
 
     // Once true, it stays so: the server relies on it.
@@ -70,19 +71,19 @@ class eagle_client {
     // Returns true if a client that has closed its side may be reading.
     bool is_reading() {
         const auto now = std::chrono::steady_clock::now();
-        if (has_begun_ || is_old_) {
+        if (probe_.empty()) {
             return has_begun_;
         }
         if (now >= next_probe_) {  // again and again: a tunnel in between may learn only later that the client has gone
-            const std::string interim = "HTTP/1.1 100 Continue\r\n\r\n";
             next_probe_ = now + std::chrono::seconds(2);
-            return httplib::detail::send_socket(socket_, interim.data(), interim.size(), CPPHTTPLIB_SEND_FLAGS) > 0;
+            return httplib::detail::send_socket(socket_, probe_.data(), probe_.size(), CPPHTTPLIB_SEND_FLAGS) ==
+                   (ssize_t) probe_.size();
         }
         return true;
     }
 
     const socket_t socket_;
-    const bool is_old_;
+    std::string probe_;
     bool has_begun_ = false;
     bool is_gone_ = false;
     std::chrono::steady_clock::time_point next_probe_;
@@ -112,7 +113,8 @@ class eagle_connection final : public httplib::Stream {
             client->begin_answer();
         }
         request = given;
-        client = std::make_shared<eagle_client>(socket_, given == nullptr || given->version == "HTTP/1.0");
+        const bool knows_interim = given != nullptr && given->version != "HTTP/1.0";
+        client = std::make_shared<eagle_client>(socket_, knows_interim ? "HTTP/1.1 100 Continue\r\n\r\n" : "");
     }
 
     bool is_readable() const override { return at_ < end_; }
@@ -209,7 +211,7 @@ class eagle_http_server final : public httplib::Server {
                 set_old_headers(request, response);
             }
             current()->is_last = httplib::detail::has_header_token(response.headers, "Connection", "close");
-            current()->client->begin_answer();
+            current()->client->begin_answer(comment_of(response));
         });
     }
 
@@ -218,6 +220,15 @@ class eagle_http_server final : public httplib::Server {
     static eagle_connection *& current() {
         static thread_local eagle_connection * connection = nullptr;
         return connection;
+    }
+
+    // Returns what may be sent between the parts of a stream of events; empty for other responses.
+    static std::string comment_of(const httplib::Response & response) {
+        const std::string type = "text/event-stream";
+        const bool is_stream = response.get_header_value("Content-Type").compare(0, type.size(), type) == 0;
+        return !is_stream || !response.content_provider_ ? ""
+               : response.is_chunked_content_provider_   ? "3\r\n:\n\n\r\n"
+                                                         : ":\n\n";
     }
 
     // Ends the handshake at once with text, which programs report as a wrong version of TLS.
