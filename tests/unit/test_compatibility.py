@@ -58,11 +58,12 @@ def test_each_reason(target: Header, tmp_path: Path, changes: dict[str, object],
     assert any(reason in problem for problem in found), found
 
 
-def test_padding_may_be_named_differently(tmp_path: Path, target: Header) -> None:
+@pytest.mark.parametrize("name", [b"[PADxyz]", b"<unused>"])
+def test_padding_may_be_named_differently(tmp_path: Path, target: Header, name: bytes) -> None:
     """Two converters may call the unused ids differently."""
     data = bytearray((write_draft(tmp_path / "draft.gguf")).read_bytes())
     at = data.find(b"[PAD260]")
-    data[at : at + 8] = b"[PADxyz]"
+    data[at : at + 8] = name
     (tmp_path / "draft.gguf").write_bytes(data)
     assert problems(target, read_header(tmp_path / "draft.gguf")) == []
 

@@ -146,7 +146,10 @@ BAD_SAFETENSORS = {
     "negative size": (pack({"a": {**A4, "shape": [-1]}}, b"0000"), "impossible"),
     "boolean size": (pack({"a": {**A4, "shape": [True]}}, b"0000"), "impossible"),
     "absurd size": (pack({"a": {**A4, "shape": [2**61, 2**61]}}, b"0000"), "takes"),
-    "lying size": (pack({"a": {**A4, "shape": [2]}}, b"0000"), "takes 8 bytes, by its offsets 4"),
+    "lying size": (
+        pack({"a": A4, "b": {**A4, "shape": [2], "data_offsets": [4, 8]}}, b"00000000"),
+        "takes 8 bytes, by its offsets 4",
+    ),
     "reversed offsets": (pack({"a": {**A4, "data_offsets": [4, 0]}}, b"0000"), "takes"),
     "overlap": (pack({"a": A4, "b": A4}, b"0000"), "starts at byte 0, expected 4"),
     "hole": (pack({"a": {**A4, "data_offsets": [4, 8]}}, b"00000000"), "expected 0"),

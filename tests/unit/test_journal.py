@@ -1,4 +1,4 @@
-"""The journal of `answer` and of `train --data self`: what a repeated command continues, and what it refuses."""
+"""Prompts of `answer`, and its journal and that of `train --data self`: what is continued, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,33 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from llama_eagle.errors import UsageError
-from llama_eagle.serving.prompts import CHAT, Journal, Refused, post
+from llama_eagle.errors import InputError, UsageError
+from llama_eagle.serving.prompts import (
+    CHAT,
+    MAX_NAMED,
+    Journal,
+    Prompt,
+    Questions,
+    Refused,
+    post,
+    read_prompts,
+)
+
+
+@pytest.mark.parametrize(("n_more", "end"), [(0, ""), (1, "; and 1 more")])
+def test_the_first_faulty_lines_are_named_and_the_others_counted(tmp_path: Path, n_more: int, end: str) -> None:
+    (tmp_path / "prompts.jsonl").write_text("[]\n" * (MAX_NAMED + n_more))
+    named = "; ".join(f"line {n}: neither[^;]*" for n in range(1, MAX_NAMED + 1))
+    with pytest.raises(InputError, match=rf"prompts\.jsonl: {named}\){end}\. Correct"):
+        read_prompts(tmp_path / "prompts.jsonl")
+
+
+def test_each_prompt_has_a_seed_of_its_own() -> None:
+    """The same in every run, and one that the server accepts; none for random answers."""
+    prompts = [Prompt(number, text="a") for number in range(3)]
+    for seed, expected in ((5, [5, 6, 7]), (2**32 - 3, [2**32 - 3, 2**32 - 2, 0]), (None, [None] * 3)):
+        questions = Questions(is_chat=False, body={}, seed=seed)
+        assert [questions.request(prompt)[1].get("seed") for prompt in prompts] == expected
 
 
 def interrupted(output: Path, identity: str, n_answers: int) -> Path:

@@ -102,6 +102,10 @@ def test_what_is_known_cut_or_empty_is_left_out(monkeypatch: pytest.MonkeyPatch)
     author = Author(target(lambda n: "Why is the sky blue?"), template, [], LIMITS)
     assert author.write(0) is not None
     assert author.write(1) is None
+    earlier = Author(target(lambda n: "Why is the sky blue?"), template, [], LIMITS)
+    asked = {"role": "user", "content": "Why is the sky blue?"}
+    earlier.remember({"messages": [asked, {"role": "assistant", "content": "It scatters blue light."}]})
+    assert earlier.write(0) is None
     assert Author(target(ends="length"), template, [], LIMITS).write(0) is None
     assert Author(target(lambda n: "  ?"), template, [], LIMITS).write(0) is None
 
