@@ -278,7 +278,9 @@ def test_stored_features_are_the_online_ones(tmp_path: Path) -> None:
     cut = store()
     assert not cut.is_complete
     source.n_left = 2 if cut.n_done else 3
-    cut.write(source, target.frozen(), 2, lambda fraction: None)
+    fractions: list[float] = []
+    cut.write(source, target.frozen(), 2, fractions.append)
+    assert fractions[-2:] == [0.8, 1.0]
     assert source.n_left == 0
     done = store()
     assert done.is_complete

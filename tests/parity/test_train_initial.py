@@ -1,7 +1,11 @@
-"""Drafts of every producer to start from: trained as their configuration says, or refused by the name of the part."""
+"""Drafts and MTP heads to start from: trained as their configuration says, or refused by the name of the part."""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +16,15 @@ import pytest
 import torch
 from fixtures.eagle3_checkpoints import CASES, N_VOCAB, PLAIN, YARN, DraftSpec, make_draft
 from fixtures.targets import make_target
+from fixtures.training import make_training_target
 from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.export import DraftOf, export_draft
 from llama_eagle.train.initial import choose_ids, read_earlier
 from llama_eagle.train.initial import make_draft as start_from
 from llama_eagle.train.model import Eagle3Draft
+from llama_eagle.train.mtp.head import require_earlier_head
 from llama_eagle.train.settings import Settings
-from llama_eagle.train.targets.checkpoint import Frozen
+from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo, read_target
 from parity.eagle3_reference import Eagle3Reference
 from safetensors.torch import load_file, save_file
 
@@ -142,3 +148,40 @@ def test_the_vocabulary_of_an_earlier_draft(ids: tuple[int, int], is_in: bool, t
     else:
         with pytest.raises(ConfigError, match="tokens that this target lacks"):
             choose_ids(settings, counts, (), earlier)
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TargetInfo]:
+    """A checkpoint with an MTP head, and a target without one."""
+    folder, bare = (tmp_path_factory.mktemp(name) for name in ("heads", "bare"))
+    make_training_target("qwen35", folder, mtp=True, dtype="float32")
+    return folder, read_target(make_training_target("qwen35", bare, dtype="float32"), ())
+
+
+def _with_base(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    config.get("text_config", config)["rope_parameters"]["rope_theta"] = 5e5
+
+
+def _with_two_layers(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["mtp.layers.1.input_layernorm.weight"] = torch.ones(64)
+
+
+OTHER_HEADS: dict[str, tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], object], str]] = {
+    "another rope_theta": (_with_base, "rope_base 500000.0, the target has"),
+    "two layers": (_with_two_layers, "mtp.layers.1.input_layernorm.weight, which the trainer does not support"),
+    "no norm": (lambda config, tensors: tensors.pop("mtp.norm.weight"), "no mtp.norm.weight"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_HEADS)
+def test_an_mtp_head_of_another_kind_is_refused(kind: str, heads: tuple[Path, TargetInfo], tmp_path: Path) -> None:
+    change, message = OTHER_HEADS[kind]
+    earlier, target = heads
+    folder = Path(shutil.copytree(earlier, tmp_path / "head"))
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    change(config, tensors)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    require_earlier_head(target, earlier)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        require_earlier_head(target, folder)

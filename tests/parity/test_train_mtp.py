@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +15,13 @@ from fixtures.training import make_training_target, write_jsonl
 from llama_eagle.errors import ConfigError, InputError
 from llama_eagle.train.metrics import Journal, read_metrics
 from llama_eagle.train.mtp.gguf_head import stored_head
-from llama_eagle.train.mtp.head import head_tensors, make_head, require_earlier_head
+from llama_eagle.train.mtp.head import head_tensors, make_head
 from llama_eagle.train.run import train
 from llama_eagle.train.settings import Settings
 from llama_eagle.train.targets.checkpoint import Target, read_target
 from llama_eagle.train.targets.engine import EngineTarget, read_engine_target
 from parity.mtp_reference import MTPReference, TargetStates
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 N_STEPS = 4
 SENTENCES = ["The quick brown fox jumps over the lazy dog. ", "We'll see 12345 times, isn't it? ", "def verify(ids): "]
@@ -94,34 +91,6 @@ def test_an_earlier_head_is_gone_on_with(target: Path, bare: Path, settings: Set
         assert torch.allclose(tensor.float(), stored[name].float(), atol=1e-2, rtol=1e-2), name
     with pytest.raises(InputError, match="has no MTP head"):
         train(replace(settings, init=str(bare)))
-
-
-def _with_base(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    config.get("text_config", config)["rope_parameters"]["rope_theta"] = 5e5
-
-
-def _with_two_layers(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    tensors["mtp.layers.1.input_layernorm.weight"] = torch.ones(64)
-
-
-OTHER_HEADS: dict[str, tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], object], str]] = {
-    "another rope_theta": (_with_base, "rope_base 500000.0, the target has"),
-    "two layers": (_with_two_layers, "mtp.layers.1.input_layernorm.weight, which the trainer does not support"),
-    "no norm": (lambda config, tensors: tensors.pop("mtp.norm.weight"), "no mtp.norm.weight"),
-}
-
-
-@pytest.mark.parametrize("kind", OTHER_HEADS)
-def test_an_earlier_head_of_another_kind_is_refused(kind: str, target: Path, bare: Path, tmp_path: Path) -> None:
-    change, message = OTHER_HEADS[kind]
-    folder = Path(shutil.copytree(target, tmp_path / "head"))
-    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
-    change(config, tensors)
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    require_earlier_head(read_target(bare, ()), target)
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        require_earlier_head(read_target(bare, ()), folder)
 
 
 def test_it_learns_goes_on_and_becomes_a_file(settings: Settings, bare: Path, tmp_path: Path) -> None:

@@ -295,11 +295,14 @@ GEMMA_REFUSED: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor | None], s
     "several blocks": ({}, {"layers__1__hidden_norm__weight": NORM}, "several of Gemma's blocks"),
     "no norm of keys": ({}, {"layers__0__self_attn__k_norm__weight": None}, "k_norm.weight is missing"),
     "heads of another size": ({}, {"layers__0__self_attn__k_norm__weight": torch.ones(24)}, "not whole heads of 24"),
-    "rotation": (
-        {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0}},
-        {},
-        "partial_rotary_factor is 0",
-    ),
+    **{
+        f"rotation of {share}": (
+            {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": share}},
+            {},
+            f"partial_rotary_factor is {share}",
+        )
+        for share in (0, 1.5)
+    },
 }
 
 

@@ -164,7 +164,7 @@ def test_a_byte_order_mark_is_no_fault(copy: Callable[..., Path]) -> None:
     read(folder)
 
 
-@pytest.mark.parametrize("text", ['{"top_k": 1e400}', '{"temperature": NaN}', '{"top_p": "0.9"}'])
+@pytest.mark.parametrize("text", ['{"top_k": 1e400}', '{"temperature": NaN}', '{"top_p": "0.9"}', '{"top_p": 1e30}'])
 def test_sampling_defaults_that_are_no_numbers_are_refused(text: str, copy: Callable[..., Path]) -> None:
     folder = copy("qwen3")
     (folder / "generation_config.json").write_text(text)

@@ -214,6 +214,22 @@ def test_only_the_assistant_is_learned(tokenizer: Any, tmp_path: Path) -> None:
     assert tokenizer.decode(sample.tokens).startswith("<|im_start|>user\nwho<|im_end|>\n<|im_start|>assistant\nme,")
 
 
+@pytest.mark.parametrize(("shown", "is_whole"), [("call", True), ("m.tool_calls[0]", False)])
+def test_an_answer_is_learned_with_all_its_calls(
+    shown: str, is_whole: bool, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = f"{{% for call in m.tool_calls %}}<call>{{{{ {shown}.function.name }}}}{{% endfor %}}<|im_end|>"
+    monkeypatch.setattr(tokenizer, "chat_template", tokenizer.chat_template.replace("<|im_end|>", calls))
+    record = chat("where", "")
+    record["messages"][1]["tool_calls"] = [{"function": {"name": name}} for name in ("look", "move")]
+    maker, documents = SampleMaker(tokenizer, 200), read_documents([write_jsonl(tmp_path / "c.jsonl", record)])
+    if is_whole:
+        assert learned(tokenizer, maker.make(documents)[0]) == "<call>look<call>move<|im_end|>\n"
+    else:
+        with pytest.raises(InputError, match=r"c\.jsonl:1: .* does not show the calls of message 2"):
+            maker.make(documents)
+
+
 def test_answers_of_weight_0_are_not_learned(tokenizer: Any, tmp_path: Path) -> None:
     record = chat("who", "me, a fox", "and", "the dog")
     record["messages"][1]["weight"] = 0

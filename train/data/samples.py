@@ -329,7 +329,7 @@ def _missing(message: Message, turn: Turn) -> str:
     answer = turn.text[turn.start :]
     parts = message["content"] if isinstance(message["content"], list) else [{"text": message["content"] or ""}]
     texts = [str(part.get("text", "")).rpartition(THINK_END)[2] for part in parts]
-    names = Counter(str((call.get("function") or call).get("name")) for call in message.get("tool_calls") or ())
+    names = Counter(call["function"]["name"] for call in message.get("tool_calls") or ())
     missing = {
         "the content": any(text.strip() not in answer for text in texts),
         "the calls": any(answer.count(name) < n for name, n in names.items()),
