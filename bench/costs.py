@@ -75,7 +75,7 @@ def decode_bytes(files: list[Header]) -> int:
 def step_costs(ours: Ours, depths: Sequence[int], repetitions: int) -> Iterator[StepCosts]:
     """Measure the steps at each depth, in ascending order. The tokens themselves do not affect the cost."""
     ids, n_times = _tokens(ours, MOST_ROWS), N_TIMES * repetitions
-    with _sessions(ours, max(depths) + n_times * (MOST_ROWS + 1), MOST_ROWS) as (plain, drafting):
+    with _sessions(ours, max(depths) + n_times * MOST_ROWS, MOST_ROWS) as (plain, drafting):
         for depth in sorted(depths):
             for session in (plain, drafting):
                 _fill(ours, session, depth)
@@ -108,9 +108,9 @@ def prompt_costs(ours: Ours, lengths: Sequence[int], repetitions: int) -> Iterat
 
 @contextmanager
 def _sessions(ours: Ours, n_tokens: int, n_rows: int) -> Iterator[tuple[EagleSession, EagleSession]]:
-    """Open a session without and a session with a draft, each in its own context of `n_tokens`."""
+    """Open a session without and a session with a draft, each in its own context of `n_tokens` and `n_rows` more."""
     draft = ours.pair.draft
-    options = dataclasses.replace(ours.job.context, n_ctx=n_tokens + MOST_ROWS + N_DRAFT + 1)
+    options = dataclasses.replace(ours.job.context, n_ctx=n_tokens + n_rows)
     longest = dataclasses.replace(ours.job.drafting(N_DRAFT), n_draft_max=n_rows)
     with (
         Context(ours.pair.target, options) as plain,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
+from fixtures.tiny_gguf import write_pair
 from llama_eagle import console
-from llama_eagle.bench import peer, report
+from llama_eagle.bench import costs, peer, report
 from llama_eagle.bench.costs import decode_bytes
 from llama_eagle.bench.measurement import Measurement, middle
+from llama_eagle.bench.ours import Job, loaded
 from llama_eagle.bench.peer import Peer, PeerJob
 from llama_eagle.bench.run import PeerRuns
 from llama_eagle.cli.commands.bench import Pair, Runs, _jobs
@@ -215,6 +218,25 @@ def test_jobs_of_a_synthetic_pair(
     ]
     job = jobs[0][1]
     assert (job.target.name, job.draft and job.draft.name) == names
+
+
+@pytest.mark.native
+def test_costs_are_measured_up_to_the_longest_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes 2 ms. Contexts have multiples of 256 tokens: these texts end just behind the first of them."""
+
+    def timed(call: Callable[[], object]) -> float:
+        call()
+        return 2.0
+
+    monkeypatch.setattr(costs, "_timed", timed)
+    depth = 256 - costs.N_TIMES * costs.MOST_ROWS - costs.MOST_ROWS + 2
+    pair = write_pair(tmp_path)
+    with loaded(Job(pair / "target.gguf", pair / "draft.gguf", "abc", n=9, threads=1, n_draft_max=4)) as ours:
+        steps = list(costs.step_costs(ours, [depth, 32], 1))
+        assert steps == [costs.StepCosts(n, 2.0, 2.0, [2.0] * costs.MOST_ROWS) for n in (32, depth)]
+        assert list(costs.prompt_costs(ours, [40, 257], 1)) == [
+            costs.PromptCosts(n, plain_tps=n * 500, draft_tps=n * 500) for n in (40, 257)
+        ]
 
 
 def test_steps_of_all_jobs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from llama_eagle.native.calls import ERR_ABORTED
 pytestmark = [pytest.mark.native, pytest.mark.skipif("sys.platform == 'win32'", reason="SIGINT is POSIX's here")]
 
 PIECE = 32
-TEXT = (ALPHABET * 9)[: 6 * PIECE]
+TEXT = "\0" + (ALPHABET * 9)[: 6 * PIECE - 1]  # also has token 0
 DRAFTS = pytest.mark.parametrize("draft", [None, "draft"])
 
 

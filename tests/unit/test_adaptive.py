@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from llama_eagle.drafting.adaptive import AdaptiveDrafter
+from llama_eagle.drafting.choose import combine
 from llama_eagle.drafting.draft_length import Fixed, RoundCost
 from llama_eagle.drafting.drafter import NONE, GivenDrafter, OwnDrafter
 from llama_eagle.drafting.lookup import PromptLookup
@@ -129,6 +130,22 @@ def test_look_up_alone_takes_long_drafts_where_they_are_right_and_none_where_not
     source = look_up()
     good_half = play(text[: HALF + 1], source, Fixed(16), [source])[0]
     assert ms < 1.05 * (good_half + HALF * VERIFY[1])
+
+
+def test_policies_decide_what_is_left_open() -> None:
+    """Among several drafters, and the length by "auto"; neither for one drafter with a fixed length, or for none."""
+    first, second = (Knows(name, [], lambda _: 1.0, 0.0) for name in ("look-up", "model"))
+    for drafters, n_draft in (([first], "auto"), ([first, second], "auto"), ([first, second], 4)):
+        both, length = combine(list(drafters), n_draft, 8)
+        assert isinstance(both, AdaptiveDrafter) and both is length
+    for n_draft in (0, 4):
+        drafter, length = combine([first], n_draft, 8)
+        assert drafter is first and isinstance(length, Fixed) and length.n_draft == n_draft
+    for n_draft in (4, "auto"):
+        drafter, length = combine([], n_draft, 8)
+        assert drafter is None and not isinstance(length, AdaptiveDrafter)
+    drafter, length = combine([first, second], "auto", 8, sampled=True)
+    assert drafter is first and not isinstance(length, AdaptiveDrafter)
 
 
 def test_a_fixed_length_stays_and_the_better_one_drafts() -> None:

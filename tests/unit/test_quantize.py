@@ -14,8 +14,9 @@ from fixtures.native import NativeTarget
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.convert.writer import gguf_output
-from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
+from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
 from llama_eagle.gguf.header import read_header
+from llama_eagle.native import log
 from llama_eagle.quantize.imatrix import read_imatrix
 from llama_eagle.quantize.quantize import QuantizeOptions, check_type, file_types, quantize
 from llama_eagle.quantize.reach import unreached
@@ -188,6 +189,16 @@ def test_refusals_leave_nothing_behind(model: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             quantize(model, tmp_path / "out.gguf", "q4_k_m", options)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_source_that_vanishes_after_its_check(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp's last line names only the file, and an earlier one the reason."""
+    source = Path(shutil.copy(model, tmp_path / "source.gguf"))
+    clear = log.clear  # right before the call
+    monkeypatch.setattr(log, "clear", lambda: [clear(), source.unlink()])
+    with pytest.raises(NativeError, match=r"failed to open GGUF file .*source\.gguf"):
+        quantize(source, tmp_path / "q.gguf", "q4_k_m")
+    assert not list(tmp_path.iterdir())
 
 
 def test_requantizing_when_asked(model: Path, tmp_path: Path) -> None:
