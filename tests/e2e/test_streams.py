@@ -153,6 +153,22 @@ def test_a_named_function_of_the_parents_formats(files: dict[str, Path]) -> None
             assert chunks[-1]["finish_reason"] == reason
 
 
+def test_streams_of_named_functions_keep_their_reasons(files: dict[str, Path]) -> None:
+    """The same model gives another answer, which ends for another reason, before the last part of a stream is read."""
+    with load(files, chat_format="chatml-function-calling") as llm:
+        named = {"type": "function", "function": {"name": "paint"}}
+        options = {"tools": [{"type": "function", "function": PAINT}], "tool_choice": named}
+        kinds = {"length": {"max_tokens": 3}, "stop": {"max_tokens": 100, "stop": ["color"]}}
+        for reason, other in (("length", "stop"), ("stop", "length")):
+            given: list[dict[str, Any]] = [options | {"stream": True} | kinds[each] for each in (reason, other)]
+            n = len(list(said(llm, None, "create_chat_completion", **given[0])))
+            stream = said(llm, None, "create_chat_completion", **given[0])
+            assert all(next(stream)["choices"][0]["finish_reason"] is None for _ in range(n - 1))
+            found = list(said(llm, None, "create_chat_completion", **given[1]))
+            assert found[-1]["choices"][0]["finish_reason"] == other
+            assert next(stream)["choices"][0]["finish_reason"] == reason
+
+
 def test_a_name_that_no_tool_has(llm: Any) -> None:
     with pytest.raises(ValueError, match="'draw' not found in tools"):
         llm.create_chat_completion(

@@ -22,7 +22,7 @@ from llama_eagle.arguments import require_text  # noqa: E402
 from llama_eagle.drafting.drafter import OwnDrafter  # noqa: E402
 from llama_eagle.drop_in import chat  # noqa: E402
 from llama_eagle.drop_in.answers import types  # noqa: E402
-from llama_eagle.drop_in.answers.completion import Completion, stop_texts  # noqa: E402
+from llama_eagle.drop_in.answers.completion import Completion, Ends, stop_texts  # noqa: E402
 from llama_eagle.drop_in.answers.prompt import WithoutEnd  # noqa: E402
 from llama_eagle.drop_in.answers.speculative import Speculative, read_speculative  # noqa: E402
 from llama_eagle.drop_in.attributes import Attributes  # noqa: E402
@@ -54,7 +54,6 @@ class Completions(Attributes):
     _given_speculative = Speculative()  # limits of the next call
     _given_shown: frozenset[int] = frozenset()  # control tokens that are text in the next completion
     _speculative = Speculative()  # limits of the next generation
-    _reasons: frozenset[str] = frozenset()  # why the completions of the last chat have ended
 
     def create_completion(self, *args: Any, speculative: Any = None, **kwargs: Any) -> Any:
         """Complete a prompt, as the parent does.
@@ -113,7 +112,6 @@ class Completions(Attributes):
                     part = next(parts, None)
                 if part is None:
                     return
-                self._reasons |= {choice.get("finish_reason") or "" for choice in part.get("choices", [])}
                 part = self._with_timings(part)
                 with self._measures.reader():
                     yield part
@@ -150,7 +148,10 @@ class Completions(Attributes):
         is_own = self.chat_handler is None and name in chat.CALL_FORMATS
         called = chat.named_function(call.arguments)
         request = chat.prepared(call.arguments, called, is_own=is_own)
-        llama: Any = WithoutEnd(self) if self.chat_handler is None and self._model.add_eos_token() else self
+        ends = Ends(self)
+        llama: Any = self if self.chat_handler is not None else ends
+        if self.chat_handler is None and self._model.add_eos_token():
+            llama = WithoutEnd(llama)
         literal = None if self._options.parse_special else LiteralTexts(llama, self._control_tokens)
         if literal is not None:
             if self.chat_handler is not None:
@@ -169,7 +170,6 @@ class Completions(Attributes):
         options |= chat_template_kwargs or {}
         reply = None if chat.is_constrained(request) else self._reply_to(request, options)
         self._given_speculative = self._read_speculative(speculative)  # the handler calls `create_completion`
-        self._reasons = frozenset()
         if reply is not None:
             self._given_shown = self._ids_of(reply.preserved_tokens)
             request["stop"] = [*stop_texts(request["stop"]), *reply.stops]
@@ -185,7 +185,7 @@ class Completions(Attributes):
             answer = chat.split(answer, lambda: NamedCall(called["name"]))
         elif is_own:
             own = chat.own_calls if isinstance(answer, dict) else chat.named_once
-            answer = own(answer, lambda: "length" if "length" in self._reasons else "stop")
+            answer = own(answer, lambda: "length" if "length" in ends.reasons else "stop")
         elif reply is not None:
             tools = {each["name"]: each.get("parameters") for each in chat.free_functions(request)}
             answer = chat.split(answer, lambda: FormattedReply(reply, tools, self._prompt_end()))

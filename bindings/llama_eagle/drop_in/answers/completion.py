@@ -197,6 +197,25 @@ class Completion:
         return {**self._head, "choices": [choice]}
 
 
+class Ends:
+    """An `EagleLlama` for a chat handler, with the finish reasons of the completions of this answer."""
+
+    def __init__(self, llama: Any) -> None:
+        self._llama = llama
+        self.reasons: set[str | None] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llama, name)
+
+    def create_completion(self, *args: Any, **kwargs: Any) -> Any:
+        answer = self._llama.create_completion(*args, **kwargs)
+        return self._noted(answer) if isinstance(answer, dict) else map(self._noted, answer)
+
+    def _noted(self, part: Part) -> Part:
+        self.reasons |= {choice["finish_reason"] for choice in part["choices"]}
+        return part
+
+
 def stop_texts(stop: Any) -> list[str]:
     """Return the texts that end an answer. Empty ones end none, as in llama.cpp's server."""
     return [text for text in ([stop] if isinstance(stop, str) else stop or ()) if text]
