@@ -134,15 +134,18 @@ def plot(folder: Path) -> Path:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for held_out, style in ((False, "-"), (True, "o--")):
         chosen = [record for record in records if record["held_out"] is held_out]
+        if not chosen:
+            continue
         label = "held out" if held_out else "training"
         left.plot([r["step"] for r in chosen], [r["losses"][0] for r in chosen], style, ms=3, label=label)
-        for k in range(len(chosen[0]["accuracy"]) if chosen else 0):
+        for k in range(len(chosen[0]["accuracy"])):
             values = [record["accuracy"][k] for record in chosen]
             right.plot([r["step"] for r in chosen], values, style, ms=3, color=f"C{k}", label=f"depth {k + 1}, {label}")
     left.set(xlabel="step", ylabel="loss of the first draft")
     right.set(xlabel="step", ylabel="accuracy if all previous are correct", ylim=(0, 1))
-    left.legend()
-    right.legend(fontsize="x-small", ncols=2)
+    if records:  # a legend without lines is a warning
+        left.legend()
+        right.legend(fontsize="x-small", ncols=2)
     write_whole(folder / PLOT, lambda path: figure.savefig(path, format="png", dpi=110))
     pyplot.close(figure)
     return folder / PLOT

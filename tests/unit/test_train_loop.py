@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from llama_eagle.errors import InputError
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.data.vocabulary import require_embeddings
 from llama_eagle.train.loop import _period, default_epochs, default_rate, schedule
-from llama_eagle.train.metrics import Journal, read_metrics
+from llama_eagle.train.metrics import Journal, plot, read_metrics
 
 
 def test_a_token_without_an_embedding_is_named() -> None:
@@ -95,6 +96,12 @@ def test_the_bar_shows_accuracy_by_depth(
     for part in ("6/10", "loss 5.000", "accuracy 0.50 0.25", "held out 0.50 0.75, 1.60 per round"):
         assert part in shown
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+
+
+def test_a_run_that_ends_without_records_is_plotted(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plot(tmp_path).stat().st_size > 0
 
 
 def test_training_to_a_file_writes_a_line_now_and_then(
