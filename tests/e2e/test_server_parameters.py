@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -18,10 +19,12 @@ COUNT = "/v1/messages/count_tokens"
 FUNCTION = {"name": "weather", "description": "d", "parameters": CITY}
 QUESTION = [{"role": "user", "content": "How is it?"}]
 
+GAP = ",".join(f"tokenizer.ggml.fim_{name}_token_id=int:{id_}" for id_, name in enumerate(("pre", "suf", "mid"), 1))
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve_template(tmp_path_factory.mktemp("model"), "Qwen3.5-4B", WEATHER) as running:
+    with serve_template(tmp_path_factory.mktemp("model"), "Qwen3.5-4B", WEATHER, "--override-kv", GAP) as running:
         yield running
 
 
@@ -233,3 +236,64 @@ def test_trigger_tokens_outside_of_the_vocabulary(server: Served) -> None:
     given = {"prompt": "a", "grammar": 'root ::= "b"', "grammar_lazy": True, "grammar_triggers": [trigger]}
     status, answer = server.post("/completion", given)
     assert (status, "1048576 is no token id" in answer["error"]["message"]) == (400, True)
+
+
+FIELDS: dict[str, dict[str, Any]] = {  # all that have no value are left out
+    "/tokenize": {"content": "abc", "add_special": None, "parse_special": None, "with_pieces": None},
+    "/detokenize": {"tokens": [97, 98], "other": None},
+    "/infill": {
+        "input_prefix": "ab", "input_suffix": "cd", "prompt": None, "input_extra": None, "stream": None,
+        "temperature": 0, "n_predict": 3,
+    },
+}  # fmt: skip
+FILES = {"input_extra": [{"text": "a", "filename": None}]}
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [without_nulls(each) for each in value]
+    return {k: without_nulls(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize(
+    ("path", "more"), [*((path, {}) for path in FIELDS), ("/infill", FILES), ("/tokenize", {"content": None})]
+)
+def test_fields_without_a_value_are_absent(server: Served, path: str, more: dict[str, Any]) -> None:
+    given = FIELDS[path] | more
+    answers = []
+    for body in (given, without_nulls(given)):
+        status, answer = server.post(path, body)
+        assert status == 200, answer
+        answers.append([answer.get(key) for key in ("tokens", "content", "prompt", "tokens_evaluated")])
+    assert answers[0] == answers[1]
+
+
+WRONG_TYPES = [
+    *(("/tokenize", key, value) for key in ("add_special", "parse_special", "with_pieces") for value in (5, "yes")),
+    *(("/tokenize", "content", value) for value in (5, True, {}, ["a", 1.5], [None], [[1]])),
+    *(("/detokenize", "tokens", value) for value in (5, "abc", {}, ["a"], [1.5], [None])),
+    *(("/infill", key, value) for key in ("input_prefix", "input_suffix", "prompt") for value in (5, ["a"], {})),
+    *(("/infill", key, None) for key in ("input_prefix", "input_suffix")),
+    *(("/infill", "input_extra", value) for value in ("a", ["a"], [{}], [{"text": 5}], [{"text": "", "filename": 5}])),
+]
+
+
+@pytest.mark.parametrize(("path", "key", "value"), WRONG_TYPES)
+def test_fields_of_wrong_types_are_named(server: Served, path: str, key: str, value: Any) -> None:
+    status, answer = server.post(path, FIELDS[path] | {key: value})
+    assert status == 400 and f"'{key}'" in answer["error"]["message"], answer
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_a_body_that_is_no_object(server: Served, path: str) -> None:
+    status, answer = server.send("POST", path, b"[5]")
+    assert (status, answer["error"]["message"]) == (400, "the body is no JSON object")
+
+
+def test_a_gap_is_streamed(server: Served) -> None:
+    """The request, from which fields without a value were removed, is read until the stream's end."""
+    given = FIELDS["/infill"] | FILES
+    text = server.post("/infill", given)[1]["content"]
+    status, answer = server.post("/infill", given | {"stream": True})
+    parts = [json.loads(line.removeprefix("data: ")) for line in answer.splitlines() if line.startswith("data: {")]
+    assert (status, "".join(part["content"] for part in parts)) == (200, text)

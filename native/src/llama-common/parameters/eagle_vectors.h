@@ -1,4 +1,4 @@
-// Parameters of requests for vectors and scores that llama.cpp's handlers ignore.
+// Parameters of requests for vectors, scores, tokens and gaps that llama.cpp's handlers ignore or do not name.
 #pragma once
 
 #include <cmath>
@@ -124,17 +124,85 @@ void eagle_length_as_request_error(Response & response) {
     }
 }
 
+// Throws for wrong types in a request for tokens or for their text: llama.cpp uses defaults, or names no field.
+inline void eagle_require_token_fields(const common_json & body) {
+    for (const char * key : {"add_special", "parse_special", "with_pieces"}) {
+        eagle_require(!eagle_has(body, key) || body.at(key).is_boolean(),
+                      "'" + std::string(key) + "' is not true or false");
+    }
+    for (const std::string key : {"content", "tokens"}) {
+        const bool takes_text = key == "content";
+        const common_json value = eagle_has(body, key) ? body.at(key) : common_json::array();
+        if (takes_text && value.is_string()) {
+            continue;
+        }
+        eagle_require(value.is_array(), "'" + key + "' is " + (takes_text ? "neither a text nor a list" : "no list"));
+        for (const auto & part : value) {
+            eagle_require(
+                part.is_number_integer() || (takes_text && part.is_string()),
+                "'" + key + "' has a part that is " + (takes_text ? "neither a text nor a token id" : "no token id"));
+        }
+    }
+}
+
+// Throws for wrong types in a request for the text of a gap, as above.
+inline void eagle_require_infill_fields(const common_json & body) {
+    for (const std::string key : {"input_prefix", "input_suffix", "prompt"}) {
+        eagle_require(eagle_has(body, key) || key == "prompt", "'" + key + "' is required");
+        eagle_require(!eagle_has(body, key) || body.at(key).is_string(), "'" + key + "' is no text");
+    }
+    const common_json extra = eagle_has(body, "input_extra") ? body.at("input_extra") : common_json::array();
+    eagle_require(extra.is_array(), "'input_extra' is no list");
+    for (const auto & file : extra) {
+        eagle_require(eagle_has(file, "text") && file.at("text").is_string(),
+                      "'input_extra' has a part whose 'text' is no text");
+        eagle_require(!eagle_has(file, "filename") || file.at("filename").is_string(),
+                      "'input_extra' has a part whose 'filename' is no text");
+    }
+}
+
+// Returns an object without the keys that have no value.
+inline common_json eagle_without_nulls(const common_json & object) {
+    common_json found = common_json::object();
+    for (const auto & item : object.items()) {
+        if (!item.value().is_null()) {
+            found[item.key()] = item.value();
+        }
+    }
+    return found;
+}
+
+// Checks a request for the text of a gap, and removes what has no value from it. The request is changed in place: a
+// stream reads it until its end. Requests are no constants, but handlers take them as such.
+template <typename Request>
+void eagle_read_infill(const Request & request, const common_json & given) {
+    eagle_require_infill_fields(given);
+    common_json body = eagle_without_nulls(given);
+    if (body.contains("input_extra")) {
+        for (auto & file : body["input_extra"]) {
+            file = eagle_without_nulls(file);
+        }
+    }
+    const_cast<Request &>(request).body = body.dump();
+}
+
 // Answers a request. handler: llama.cpp's.
 template <typename Handler, typename Request>
 auto eagle_answer(const Handler & handler, const Request & request) {
     const bool is_rank = eagle_ends_with(request.path, "/rerank") || eagle_ends_with(request.path, "/reranking");
     const bool is_vector = eagle_ends_with(request.path, "/embedding") || eagle_ends_with(request.path, "/embeddings");
     const bool has_tokens = eagle_ends_with(request.path, "/tokenize") || eagle_ends_with(request.path, "/detokenize");
-    const common_json given = is_rank || is_vector || has_tokens ? common_json::parse(request.body) : common_json();
+    const bool is_infill = eagle_ends_with(request.path, "/infill");
+    const bool is_read = is_rank || is_vector || has_tokens || is_infill;
+    const common_json given = is_read ? common_json::parse(request.body) : common_json();
     for (const char * key : {"content", "documents", "input", "query", "texts", "tokens"}) {
         eagle_require_tokens(eagle_has(given, key) ? given.at(key) : common_json());
     }
-    if (!given.is_object() || has_tokens) {
+    eagle_require(given.is_object() || !(has_tokens || is_infill), "the body is no JSON object");
+    if (is_infill) {
+        eagle_read_infill(request, given);
+    }
+    if (!given.is_object() || is_infill) {
         return handler(request);
     }
     const auto handle = [&](const common_json & changed) {
@@ -142,11 +210,10 @@ auto eagle_answer(const Handler & handler, const Request & request) {
         own.body = changed.dump();
         return handler(own);
     };
-    common_json body = common_json::object();
-    for (const auto & item : given.items()) {
-        if (!item.value().is_null()) {
-            body[item.key()] = item.value();
-        }
+    const common_json body = eagle_without_nulls(given);
+    if (has_tokens) {
+        eagle_require_token_fields(body);
+        return handle(body);
     }
     auto response =
         is_rank ? eagle_rank(body, handle) : eagle_embed(body, eagle_ends_with(request.path, "/v1/embeddings"), handle);
