@@ -31,6 +31,11 @@ CHATS: list[tuple[list[dict[str, Any]], bool]] = [
     ([{"role": "developer", "content": "Rules"}, USER], False),
     ([USER, {"role": "assistant", "content": None}, USER], False),
     ([USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER], False),
+    *(
+        ([USER, {"role": "assistant", "refusal": "No.", **content}, USER], False)
+        for content in ({"content": None}, {"content": []}, {"content": ""}, {"content": "Text"}, {})
+    ),
+    ([USER, {"role": "assistant", "content": []}, USER], False),
     (
         [{"role": "user", "content": [{"type": "input_text", "text": "one"}, {"type": "output_text", "text": "two"}]}],
         False,

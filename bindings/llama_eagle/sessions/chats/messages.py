@@ -108,8 +108,10 @@ def _read(message: Any, where: str) -> Message:
         raise UsageError(f"{where} has no role. Send system, user, assistant or tool.")
     if not isinstance(found.get("tool_call_id", ""), str):
         raise UsageError(f"{where} has a tool_call_id that is no text. Send the id of the call.")
+    if "refusal" in found and found.get("content", []) in ([], ()):
+        found["content"] = found["refusal"]  # OpenAI's form of an answer that refuses
     calls = found["role"] == "assistant" and (found.get("tool_calls") or found.get("function_call"))
-    if "content" not in _as_mapping(message, where) and not calls:
+    if "content" not in {*found, *_as_mapping(message, where)} and not calls:
         raise UsageError(f"{where} has no content. Send a text.")
     if calls and "content" not in found:
         return found | {"content": None}
