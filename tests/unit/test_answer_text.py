@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llama_eagle.drop_in.answers.embeddings import _batches
 from llama_eagle.drop_in.answers.logprobs import TokenLogProbs, joined
 from llama_eagle.drop_in.replies import ARGUMENTS, CALL, CALLED, NamedCall, Part, RequiredCall
 from llama_eagle.drop_in.text import AnswerText
@@ -85,3 +87,10 @@ def test_the_first_token_of_an_echo_has_no_log_probability(has_bos: bool) -> Non
     assert (found["tokens"], found["text_offset"]) == (["d", "e", "f"], [0, 1, 2])
     assert found["token_logprobs"] == [None, *[pytest.approx(-math.log(8))] * 2]
     assert found["top_logprobs"][0] is None and all(found["top_logprobs"][1:])
+
+
+def test_texts_of_a_list_share_batches() -> None:
+    """As many as there are sequences, and as long as a batch."""
+    llm: Any = Mock(n_batch=10, context_params=Mock(n_seq_max=3))
+    rows = [[0] * n for n in (1, 1, 1, 1, 6, 3, 5, 5, 10, 1)]
+    assert [[len(row) for row in group] for group in _batches(llm, rows)] == [[1, 1, 1], [1, 6, 3], [5, 5], [10], [1]]

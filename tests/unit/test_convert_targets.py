@@ -16,6 +16,7 @@ import torch
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.targets import FAMILIES, HYBRID, fuse_experts, make_target, store_experts_in_out, store_fp8
 from hypothesis import strategies as st
+from llama_eagle.convert.general import _rounded
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
 from safetensors.torch import load_file, save_file
@@ -403,3 +404,10 @@ def test_the_command_refuses_options_of_drafts(option: str, copy: Callable[..., 
     outcome = llama_eagle("convert", copy("qwen3"), "-o", tmp_path / "out.gguf", option)
     name = option.split("=")[0].replace("--no-", "--")
     assert_one_line_error(outcome, 2, f"{name} does not apply to a target")
+
+
+def test_sizes_are_written_as_by_the_gguf_package() -> None:
+    for exponent in range(3, 13):
+        for first in (1.001, 1.049, 4.02, 9.96, 13.6, 99.6, 123.4):
+            count = int(first * 10**exponent)
+            assert _rounded(count) == gguf.utility.model_weight_count_rounded_notation(count), count

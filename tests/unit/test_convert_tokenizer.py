@@ -131,6 +131,20 @@ def test_an_end_token_that_is_appended_takes_precedence(tmp_path: Path) -> None:
     assert "eot" not in read_tokenizer(checkpoint, VOCAB).special_ids
 
 
+@pytest.mark.parametrize("first", [None, "<|im_start|>"])
+@pytest.mark.parametrize("between", [None, "<|endoftext|>"])
+def test_tokens_between_the_texts_of_a_pair(first: str | None, between: str | None, tmp_path: Path) -> None:
+    """llama.cpp would put its separator there, which is another token."""
+    checkpoint = open_folder(tmp_path, "qwen2")
+    single, parts = template(first, "<|im_end|>"), template(None, between)["single"]
+    pair = [*single["single"][:-1], *parts[1:], {"Sequence": {"id": "B", "type_id": 0}}, single["single"][-1]]
+    known = single["special_tokens"] | template(None, between)["special_tokens"]
+    edit(
+        tmp_path, "tokenizer.json", lambda t: t.update(post_processor={**single, "pair": pair, "special_tokens": known})
+    )
+    assert read_tokenizer(checkpoint, VOCAB).add_special.get("sep") == (None if between is None else False)
+
+
 def test_a_template_with_unknown_tokens_is_refused(tmp_path: Path) -> None:
     checkpoint = open_folder(tmp_path, "qwen2")
     broken = {**template(None, "<|im_end|>"), "special_tokens": {}}

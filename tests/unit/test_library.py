@@ -120,6 +120,7 @@ def test_memory_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     every_second = replace(header, keys={**keys, "general.architecture": "gemma3"})
     assert kv_bytes(every_second, 100, f16, f16) == 4 * 100 * (32 + 32) * 2
     assert kv_bytes(every_second, 100, f16, f16, Slots(2, 8)) == 2 * (100 + 2 * (16 + 8)) * (32 + 32) * 2
+    assert kv_bytes(every_second, 100, f16, f16, Slots(4, 512)) == 4 * 100 * (32 + 32) * 2  # windows above the context
     del every_second.keys["gemma3.attention.sliding_window_pattern"]  # then every sixth layer has no window
     assert kv_bytes(every_second, 100, f16, f16, Slots(2, 8)) == 4 * 2 * (16 + 8) * (32 + 32) * 2
     every_second.keys["gemma3.attention.shared_kv_layers"] = 3

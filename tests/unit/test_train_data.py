@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -339,6 +340,8 @@ def test_control_tokens_are_special_tokens_and_end_tokens(tmp_path: Path) -> Non
     tokenizer = load_tokenizer(folder)
     special = tokenizer.encode("<|endoftext|><|im_start|><|im_end|><|image_pad|>", add_special=False)
     assert set(control_tokens(read_target(folder), tokenizer)) == {7, 481, *special} and len(special) == 4
+    small: Any = SimpleNamespace(n_vocab=482, end_tokens=(7, 481, 482))
+    assert control_tokens(small, SimpleNamespace(control_ids=[3, 483])) == [3, 7, 481]  # without rows in the head
 
 
 def test_batches_repeat_by_seed_and_cover_an_epoch() -> None:
