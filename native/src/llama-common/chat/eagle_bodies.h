@@ -13,17 +13,6 @@
 #include "eagle_response_tools.h"
 #include "json.h"
 
-// Removes top-level keys with the value null.
-inline common_json eagle_without_nulls(const common_json & body) {
-    common_json found = common_json::object();
-    for (const auto & item : body.items()) {
-        if (!item.value().is_null()) {
-            found[item.key()] = item.value();
-        }
-    }
-    return found;
-}
-
 // Removes Claude Code's line about billing from a system prompt, whose version and hash change with each session:
 // everything behind it would be evaluated again.
 inline void eagle_drop_billing(common_json & prompt) {

@@ -45,6 +45,17 @@ inline void eagle_erase_null(common_json & object, const std::string & key) {
     }
 }
 
+// Returns an object without its keys with the value null.
+inline common_json eagle_without_nulls(const common_json & object) {
+    common_json found = common_json::object();
+    for (const auto & item : object.items()) {
+        if (!item.value().is_null()) {
+            found[item.key()] = item.value();
+        }
+    }
+    return found;
+}
+
 // Returns an id without the API's prefix: the id of a call as the model wrote it.
 inline std::string eagle_bare_id(const std::string & id) {
     for (const std::string prefix : {"call_", "toolu_", "resp_"}) {

@@ -161,17 +161,6 @@ inline void eagle_require_infill_fields(const common_json & body) {
     }
 }
 
-// Returns an object without the keys that have no value.
-inline common_json eagle_without_nulls(const common_json & object) {
-    common_json found = common_json::object();
-    for (const auto & item : object.items()) {
-        if (!item.value().is_null()) {
-            found[item.key()] = item.value();
-        }
-    }
-    return found;
-}
-
 // Checks a request for the text of a gap, and removes what has no value from it. The request is changed in place: a
 // stream reads it until its end. Requests are no constants, but handlers take them as such.
 template <typename Request>
