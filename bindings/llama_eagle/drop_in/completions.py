@@ -149,20 +149,7 @@ class Completions(Attributes):
         called = chat.named_function(call.arguments)
         request = chat.prepared(call.arguments, called, is_own=is_own)
         ends = Ends(self)
-        llama: Any = self if self.chat_handler is not None else ends
-        if self.chat_handler is None and self._model.add_eos_token():
-            llama = WithoutEnd(llama)
-        literal = None if self._options.parse_special else LiteralTexts(llama, self._control_tokens)
-        if literal is not None:
-            if self.chat_handler is not None:
-                raise UsageError("a chat_handler recognizes control tokens by itself. Leave out parse_special=False.")
-            llama = literal
-        if self._images is not None:
-            template = template_of(self, self.metadata, name).text
-            llama, request["messages"] = self._images.read(llama, request["messages"], template)
-        request["messages"] = self._readable(request["messages"])
-        if literal is not None:
-            request["messages"] = literal.hidden(request["messages"])
+        llama = self._for_handler(ends, request, name)
         if self.chat_handler is None and name not in (*self._chat_handlers, *chat.CALL_FORMATS):
             chat.warn_dropped(request, name)
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
@@ -191,6 +178,24 @@ class Completions(Attributes):
             answer = chat.split(answer, lambda: FormattedReply(reply, tools, self._prompt_end()))
         form = chat.without_alternatives if chat.has_no_alternatives(call.arguments) else dict
         return self._with_timings(form(answer)) if isinstance(answer, dict) else self._stream(map(form, answer))
+
+    def _for_handler(self, ends: Ends, request: chat.Request, name: str) -> Any:
+        """Return the instance that the handler gets, and give the request the messages that it reads."""
+        llama: Any = self if self.chat_handler is not None else ends
+        if self.chat_handler is None and self._model.add_eos_token():
+            llama = WithoutEnd(llama)
+        literal = None if self._options.parse_special else LiteralTexts(llama, self._control_tokens)
+        if literal is not None:
+            if self.chat_handler is not None:
+                raise UsageError("a chat_handler recognizes control tokens by itself. Leave out parse_special=False.")
+            llama = literal
+        if self._images is not None:
+            template = template_of(self, self.metadata, name).text
+            llama, request["messages"] = self._images.read(llama, request["messages"], template)
+        request["messages"] = self._readable(request["messages"])
+        if literal is not None:
+            request["messages"] = literal.hidden(request["messages"])
+        return llama
 
     def _reply_to(self, request: chat.Request, options: Mapping[str, Any]) -> chat.Reply | None:
         """Return the parser of the reply to a request; None if the content is the whole reply."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llama_eagle.drop_in.answers.prompt import ForHandler
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.sessions.chats import abilities
 from llama_eagle.sessions.chats.messages import text_of
@@ -80,15 +81,12 @@ def _is_image(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "image_url"
 
 
-class _WithImages:
-    """An `EagleLlama` for a chat handler: it tokenizes texts with the rows of pictures in their places."""
+class _WithImages(ForHandler):
+    """Tokenizes texts with the rows of pictures in their places."""
 
     def __init__(self, llama: Any, chat: _Chat) -> None:
-        self._llama = llama
+        super().__init__(llama)
         self._chat = chat
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._llama, name)
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         def encode(part: str, is_first: bool) -> list[int]:

@@ -19,7 +19,7 @@ from llama_cpp import LlamaState
 from llama_cpp.llama_tokenizer import LlamaTokenizer
 
 from llama_eagle.drop_in.answers.logprobs import LogProbs, TokenLogProbs, joined
-from llama_eagle.drop_in.answers.prompt import prompt_tokens
+from llama_eagle.drop_in.answers.prompt import ForHandler, prompt_tokens
 from llama_eagle.drop_in.answers.speculative import Speculative
 from llama_eagle.drop_in.text import AnswerText
 from llama_eagle.errors import ContextFull, EagleError, UsageError
@@ -197,15 +197,12 @@ class Completion:
         return {**self._head, "choices": [choice]}
 
 
-class Ends:
-    """An `EagleLlama` for a chat handler, with the finish reasons of the completions of this answer."""
+class Ends(ForHandler):
+    """Notes the finish reasons of the completions of one answer."""
 
     def __init__(self, llama: Any) -> None:
-        self._llama = llama
+        super().__init__(llama)
         self.reasons: set[str | None] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._llama, name)
 
     def create_completion(self, *args: Any, **kwargs: Any) -> Any:
         answer = self._llama.create_completion(*args, **kwargs)

@@ -47,14 +47,18 @@ def _suffix_tokens(llm: Any, suffix: str) -> list[int]:
     return list(tokens[SPACER_TOKENS if adds_space else 0 :])
 
 
-class WithoutEnd:
-    """An `EagleLlama` for a chat handler: a rendered template gets no end token from a vocabulary that appends one."""
+class ForHandler:
+    """An `EagleLlama` for a chat handler. Subclasses replace what the handler calls."""
 
     def __init__(self, llama: Any) -> None:
         self._llama = llama
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llama, name)
+
+
+class WithoutEnd(ForHandler):
+    """A rendered template gets no end token from a vocabulary that appends one."""
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         tokens = list(self._llama.tokenize(text, add_bos=add_bos, special=special))
