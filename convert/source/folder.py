@@ -31,7 +31,7 @@ from llama_eagle.hub import snapshot
 
 __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 
-SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "d2t.*", "t2d.*"]
+SMALL_FILES = ["README.md", "*.json", "*.jinja", "*.txt", "*.model", "d2t.*", "t2d.*"]
 MAX_CONFIG_BYTES = 4 << 20
 LOOSE_TENSORS = ("d2t", "t2d")  # some training folders store the vocabulary map in separate files
 

@@ -22,7 +22,7 @@ from llama_eagle.convert.source.coded import Scheme, read_scheme
 from llama_eagle.convert.source.storage import FLOAT_DTYPES
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, computed, plan, stored_type
-from llama_eagle.convert.targets import vision
+from llama_eagle.convert.targets import reranker, vision
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.conversion import Conversion, declared_head, find_conversion, mtp_blocks
 from llama_eagle.convert.tokenizer import TokenizerCheck, TokenizerData, accept, read_tokenizer
@@ -74,6 +74,7 @@ class TargetReport:
     n_layer: int
     n_mtp: int
     seconds: float
+    is_reranker: bool = False
     dropped: dict[str, int] = field(default_factory=dict)  # reason -> number of source tensors
     warnings: list[str] = field(default_factory=list)
 
@@ -187,6 +188,9 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     model = _match(checkpoint, conversion, ModelConfig(checkpoint.config, checkpoint.source), options)
     _require_head(model)
     tokenizer = read_tokenizer(checkpoint, model.dims["vocab"], pre=options.pre, force=options.force_tokenizer)
+    ranks = reranker.is_reranker(checkpoint, conversion.arch)
+    if ranks:
+        reranker.replace_head(model.plan, tokenizer, tied=_ties(model.config)[0])
     text = options.calibration
     vocabulary = calibration.draft_vocabulary(checkpoint, tokenizer, text) if text else []
     arch = conversion.arch
@@ -201,13 +205,16 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     ) as out:
         write_general(out, checkpoint, model.plan.tensors, outtype, name=options.name)
         _write_keys(out, model)
-        if (pooling := pooling_type(checkpoint)) is not None:
+        if ranks:
+            reranker.write_keys(out, arch)
+        elif (pooling := pooling_type(checkpoint)) is not None:
             out.key(f"{arch}.pooling_type", pooling)
         tokenizer.write(out)
         out.key(calibration.KEY, vocabulary, "u32")
         for tensor in model.plan.tensors:
             out.tensor(tensor.name, tensor.shape, tensor.load, stored_type(tensor.name, tensor.shape, outtype))
     report = _report(out, model, outtype, start)
+    report.is_reranker = ranks
     report.warnings += tokenizer.warnings
     if options.mtp and not model.n_mtp and (key := declared_head(conversion, model.config)):
         report.warnings.append(

@@ -11,7 +11,15 @@ import pytest
 import torch
 from fixtures import upstream
 from fixtures.dflash import CASES, make_dflash
-from fixtures.targets import FAMILIES, HYBRID, fuse_experts, make_target, store_experts_in_out, store_fp8
+from fixtures.targets import (
+    FAMILIES,
+    HYBRID,
+    fuse_experts,
+    make_reranker,
+    make_target,
+    store_experts_in_out,
+    store_fp8,
+)
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 from safetensors.torch import load_file, save_file
@@ -88,6 +96,14 @@ def test_pooling_of_sentence_transformers(pooling: dict[str, Any], tmp_path: Pat
     (folder / "1_P").mkdir()
     (folder / "1_P/config.json").write_text(json.dumps(pooling))
     compare(folder, "qwen3", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("family", "outtype", "tied"),
+    [("qwen3", "bf16", True), ("qwen3", "q8_0", False), ("qwen3vl", "q8_0", True), ("qwen3vl", "bf16", False)],
+)
+def test_rerankers(family: str, outtype: str, tied: bool, tmp_path: Path) -> None:
+    compare(make_reranker(family, tmp_path, tie_word_embeddings=tied), family, outtype)
 
 
 def test_float16_source(tmp_path: Path) -> None:

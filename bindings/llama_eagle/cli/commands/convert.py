@@ -352,6 +352,8 @@ def _show(report: dict[str, Any], json: bool) -> None:
             console.log(f"llama.cpp's quantizer then writes the matrices as {report['outtype']}.")
     else:
         console.data(f"{report['output']}: {report['outtype']}, {console.size(report['n_bytes'])}")
+    if report.get("is_reranker"):
+        console.log(f"A reranking model. It gives scores: llama-eagle serve -m {report['output']} --reranking")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

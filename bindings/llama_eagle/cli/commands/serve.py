@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +17,8 @@ from llama_eagle.cli.options import (
     CHAT_CONTEXT,
     FLAGS,
     TARGET_HELP,
-    Computing,
     ParseSpecial,
+    ServedComputing,
     ServedDrafting,
     Threads,
     Verbose,
@@ -54,6 +54,22 @@ class Address:
     )
 
 
+@dataclass(frozen=True)
+class Vectors:
+    """Modes without generated text."""
+
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Compute embeddings (/v1/embeddings) instead of generating text.")
+    ] = False
+    reranking: Annotated[
+        bool, typer.Option("--reranking", help="Score documents (/v1/rerank) with a reranking model.")
+    ] = False
+
+    def extra(self) -> tuple[str, ...]:
+        """Return llama-server's arguments of these modes."""
+        return tuple(f"--{field.name}" for field in fields(self) if getattr(self, field.name))
+
+
 @grouped
 def serve(
     *,
@@ -73,7 +89,7 @@ def serve(
     address: Address,
     vision: Vision,
     drafting: ServedDrafting,
-    computing: Computing,
+    computing: ServedComputing,
     ctx_size: Annotated[
         int,
         typer.Option(
@@ -86,6 +102,7 @@ def serve(
     parallel: Annotated[
         int, typer.Option("--parallel", "-np", help="Maximum number of conversations at the same time, 1 to 16.")
     ] = 4,
+    vectors: Vectors,
     parse_special: ParseSpecial = True,
     verbose: Verbose = False,
     extra: Annotated[
@@ -117,7 +134,7 @@ def serve(
         parallel=parallel,
         parse_special=parse_special,
         verbose=verbose,
-        extra=tuple(extra or ()),
+        extra=(*vectors.extra(), *(extra or ())),
     )
     if config is not None:
         options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))

@@ -43,7 +43,8 @@ LINEAR_KEYS = (
 )
 
 # Sizes: embd, vocab, ff, eff (an expert's), sff (the shared one's), experts, q, k (rows of the projections), head,
-# rot (rotary pairs), lk, lv (key and value rows of the linear attention), rank, state, conv (its kernel).
+# rot (rotary pairs), labels (scores of a text), lk, lv (key and value rows of the linear attention), rank, state, conv
+# (its kernel).
 MODEL = (
     matrix("token_embd.weight", "embd", "vocab"),
     vector("output_norm.weight", "embd"),
@@ -52,6 +53,7 @@ MODEL = (
     Tensor("d2t", ("out",), required=False, type=I64),
     *(vector(f"rope_{name}.weight", "rot", required=False) for name in ("freqs", "factors_long", "factors_short")),
 )
+SCORES = matrix("cls.output.weight", "embd", "labels", required=False)  # the head of a reranking model
 SEPARATE = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
 BIASES = (
     vector("attn_q.bias", "q", required=False),
@@ -136,7 +138,7 @@ class Family:
 
     full: tensors of a block with attention. linear: tensors of a block with a recurrent state, if there are any. mixed:
     tensors of a block with attention in a file with experts, if the family has files with and without them. whole_rope:
-    the whole head is rotated.
+    the whole head is rotated. scores: a classification head is read.
     """
 
     keys: tuple[Key, ...]
@@ -145,6 +147,7 @@ class Family:
     mixed: tuple[Tensor, ...] = ()
     whole_rope: bool = True
     sections: bool = False  # the rotation has sections for time, height and width
+    scores: bool = False
 
 
 FAMILIES = {
@@ -154,9 +157,9 @@ FAMILIES = {
         mixed=(*NORMS, *ATTENTION, *EXPERTS, OUTPUT_BIASES[0]),  # Mixtral
     ),
     "qwen2": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *DENSE)),
-    "qwen3": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *DENSE)),
+    "qwen3": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *DENSE), scores=True),
     "qwen3moe": Family(EXPERT_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *EXPERTS)),
-    "qwen3vl": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *DENSE), sections=True),
+    "qwen3vl": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *DENSE), sections=True, scores=True),
     "qwen3vlmoe": Family(EXPERT_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *EXPERTS), sections=True),
     "qwen3next": Family(
         EXPERT_KEYS + LINEAR_KEYS,

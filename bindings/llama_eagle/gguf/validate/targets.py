@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
 from llama_eagle.gguf.rotation import QWEN3VL_SECTIONS, unassigned_pairs
-from llama_eagle.gguf.validate.families import FAMILIES, MODEL, NEXTN, REQUIRED, Family
+from llama_eagle.gguf.validate.families import FAMILIES, MODEL, NEXTN, REQUIRED, SCORES, Family
 from llama_eagle.gguf.validate.keys import check_keys
 from llama_eagle.gguf.validate.table import Block, Heads, check_heads, check_tensors, unknown_names
 
@@ -112,11 +112,12 @@ def _sizes(keys: _Keys) -> dict[str, int]:
     state, rank = keys.number("ssm.state_size"), keys.number("ssm.time_step_rank")
     used = max(1, keys.number("expert_used_count"))
     n_vocab = keys.header.n_vocab or keys.number("vocab_size")
-    labels = keys.header.keys.get(f"{keys.header.architecture}.classifier.output_labels")  # in models for ranking
+    labels = keys.header.arch_key("classifier.output_labels")  # of a reranking model
     return {
         "embd": embd,
         "vocab": n_vocab,
-        "out": labels.count if isinstance(labels, ArrayRef) else n_vocab,
+        "out": n_vocab,
+        "labels": len(labels) if isinstance(labels, list) else 1,
         "ff": ff,
         "eff": keys.number("expert_feed_forward_length") or ff // used,
         "sff": keys.number("expert_shared_feed_forward_length") or ff,
@@ -142,7 +143,7 @@ def _blocks(keys: _Keys, family: Family, tensors: dict[str, TensorInfo]) -> list
     n_trunk = keys.n_all - keys.n_nextn
     has_trunk = _has_trunk(keys, tensors)
     full = family.mixed if family.mixed and keys.number("expert_count") else family.full
-    blocks = [Block(MODEL)]
+    blocks = [Block((*MODEL, SCORES) if family.scores else MODEL)]
     for i in range(n_trunk):
         rows = family.linear if keys.recurrent[i] and family.linear else full
         blocks.append(Block(rows, f"blk.{i}.", has_trunk))
