@@ -30,6 +30,17 @@ def test_every_command_has_an_example(command: str) -> None:
     assert not re.search(r"(--[a-z-]+|[A-Z]) +<", outcome.stdout), "an option or argument that names a type of Python"
 
 
+def test_help_has_the_terminals_width() -> None:
+    lines = llama_eagle("generate", "--help", COLUMNS="140").stdout.splitlines()
+    assert 120 < max(map(len, lines)) <= 140
+
+
+def test_options_of_the_server_behind_its_own() -> None:
+    for option in ("--jinja", "--slot-save-path=x", "-b"):  # the last has no effect in a server
+        assert_one_line_error(llama_eagle("serve", "-m", "x.gguf", option), 2, "Options of llama-server go after --")
+    assert "go after --" not in llama_eagle("generate", "-m", "x.gguf", "--jinja").stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "page"),
     [

@@ -122,6 +122,8 @@ def _with_remedy(error: Any) -> str:
     if "unexpected extra argument" in message and not takes_words:
         flags = [flag for parameter in parameters for flag in parameter.opts if flag in ("-m", "-p")]
         return f"{message}. This command takes options only{', such as' * bool(flags)} {' and '.join(flags)}".rstrip()
+    if hasattr(error, "option_name") and any(parameter.name == "extra" for parameter in parameters):
+        return f"{message}. Options of llama-server go after --: llama-eagle serve ... -- OPTIONS"
     return message
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import typing
 from collections.abc import Callable
 from functools import cache
@@ -100,7 +101,7 @@ def _root_command() -> Any:
         help=ABOUT,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": sys.maxsize},  # the terminal's
     )
     for name, (function, example) in COMMANDS.items():
         app.command(name, cls=Command, epilog=f"Example: {example}")(_with_metavars(function))

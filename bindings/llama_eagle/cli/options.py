@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -223,20 +223,10 @@ class Devices:
 
 
 @dataclass(frozen=True)
-class Computing(Devices):
-    """Placement and computation of the target."""
+class ServedComputing(Devices):
+    """Placement and computation of the target in llama-server, whose batch is one micro-batch."""
 
     threads: Threads = ContextOptions.n_threads
-    batch_size: Annotated[
-        int,
-        typer.Option(
-            "--batch-size",
-            "-b",
-            help="Maximum number of tokens per decode call (llama.cpp's logical batch). No effect in `serve` and "
-            "`answer`, which use --ubatch-size.",
-            rich_help_panel=ADVANCED,
-        ),
-    ] = ContextOptions.n_batch
     ubatch_size: Annotated[
         int,
         typer.Option(
@@ -258,15 +248,10 @@ class Computing(Devices):
     cache_type_k: CacheTypeK = ContextOptions.type_k
     cache_type_v: CacheTypeV = ContextOptions.type_v
 
-    def too_small_for(self, longest: int) -> str | None:
-        """Return a message if batches have no room for a round with a draft of `longest` tokens."""
-        return batch_too_small(self.batch_size, self.ubatch_size, longest)
-
     def context(self, n_ctx: int, n_rs_seq: int) -> ContextOptions:
         """Return options for a context of `n_ctx` tokens; `n_rs_seq`: rollback depth of its recurrent state."""
         return ContextOptions(
             n_ctx=n_ctx,
-            n_batch=self.batch_size,
             n_ubatch=self.ubatch_size,
             n_threads=self.threads,
             flash_attn=self.flash_attn,
@@ -274,6 +259,29 @@ class Computing(Devices):
             type_v=self.cache_type_v,
             n_rs_seq=n_rs_seq,
         )
+
+
+@dataclass(frozen=True)
+class Computing(ServedComputing):
+    """Placement and computation of the target."""
+
+    batch_size: Annotated[
+        int,
+        typer.Option(
+            "--batch-size",
+            "-b",
+            help="Maximum number of tokens per decode call (llama.cpp's logical batch).",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = ContextOptions.n_batch
+
+    def too_small_for(self, longest: int) -> str | None:
+        """Return a message if batches have no room for a round with a draft of `longest` tokens."""
+        return batch_too_small(self.batch_size, self.ubatch_size, longest)
+
+    def context(self, n_ctx: int, n_rs_seq: int) -> ContextOptions:
+        """Return the same options with --batch-size."""
+        return replace(super().context(n_ctx, n_rs_seq), n_batch=self.batch_size)
 
 
 @functools.cache

@@ -14,10 +14,10 @@ from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
     CHAT_CONTEXT,
-    Computing,
     Json,
     Overwrite,
     Sampling,
+    ServedComputing,
     ServedDrafting,
     TargetFile,
     Verbose,
@@ -49,7 +49,7 @@ def answer(
     ],
     drafting: ServedDrafting,
     sampling: Sampling,
-    computing: Computing,
+    computing: ServedComputing,
     parallel: Annotated[
         int,
         typer.Option("--parallel", "-np", min=1, max=16, help="Number of prompts to answer at the same time, 1 to 16."),
