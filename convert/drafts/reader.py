@@ -21,7 +21,7 @@ from llama_eagle.convert.source.storage import INTEGER_DTYPES
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, plan
 from llama_eagle.errors import ConfigError, ConversionError
-from llama_eagle.gguf.pairing import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS
+from llama_eagle.gguf.architectures import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS
 
 MAX_LAYERS = 64
 

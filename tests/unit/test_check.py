@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fixtures.eagle3_checkpoints import CASES, DraftSpec, make_draft, make_target_gguf
 from fixtures.targets import VOCAB_SIZE, make_target
+from fixtures.tiny_gguf import finish
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import InputError
@@ -118,6 +119,28 @@ def test_a_differing_token_is_named(pair: tuple[Path, Path], tmp_path: Path) -> 
     tokens[77] = "other"
     draft = rewritten(pair[1], tmp_path / "bad.gguf", keys={"tokenizer.ggml.tokens": tokens})
     assert any("77" in error and "other" in error for error in errors(check_models(pair[0], draft)))
+
+
+def test_a_refused_file_has_the_facts_of_a_valid_one(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """Callers read the same names; their values are None, because the keys of a refused file may have any type."""
+    target = rewritten(pair[0], tmp_path / "target.gguf", keys={"general.name": ["a", "b"]})
+    found, valid = check_models(target, pair[1]), check_models(*pair)
+    assert found.draft is not None and valid.draft is not None
+    assert found.target.keys() == valid.target.keys() and found.draft.keys() == valid.draft.keys()
+    assert {name for name, value in found.target.items() if value is not None} == {"file", "architecture"}
+    assert {**valid.draft, "step_share": None} == found.draft
+    json.dumps(found.to_json())
+
+
+def test_a_target_whose_state_cannot_go_back_takes_no_draft(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    for arch in ("minimax-01", "jamba"):
+        writer = gguf.GGUFWriter(tmp_path / "target.gguf", arch)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list([f"<{i}>" for i in range(512)])
+        writer.add_token_merges(["< 1"])
+        other = finish(writer, tmp_path / "target.gguf")
+        reason = f"the recurrent state of {arch} models cannot be rolled back in this build"
+        assert errors(check_models(other, pair[1])) == [f"{reason}, so the target runs without drafts."]
 
 
 def test_warnings_do_not_part_a_pair(pair: tuple[Path, Path], tmp_path: Path) -> None:

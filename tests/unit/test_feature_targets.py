@@ -6,7 +6,7 @@ import re
 
 import pytest
 from fixtures.upstream import source_folder
-from llama_eagle.gguf.pairing import FEATURE_TARGETS
+from llama_eagle.gguf.architectures import FEATURE_TARGETS
 
 pytestmark = pytest.mark.native
 

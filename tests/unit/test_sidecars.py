@@ -19,8 +19,8 @@ from llama_eagle.drafting import price as price_module
 from llama_eagle.drafting.options import AUTO, LOOKUP, NONE, DraftingOptions
 from llama_eagle.drafting.price import Costs, keep, price
 from llama_eagle.drafting.resolve import resolve, without_lookup
-from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
-from llama_eagle.gguf import mtp, names, recurrent
+from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputError, UsageError
+from llama_eagle.gguf import architectures, mtp, names
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.names import FileName, read_name
 from llama_eagle.pairs import DFLASH, DFLASH2, DSPARK, EAGLE3, PAIRS, find_pairs, kept_draft
@@ -149,7 +149,7 @@ def test_look_up_gives_way_only_where_nobody_asked_for_it(tmp_path: Path) -> Non
 
 
 def test_a_target_that_copies_its_state_is_looked_up_on_request(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(target := tmp_path / "m.gguf", "mamba2")
+    writer = gguf.GGUFWriter(target := tmp_path / "m.gguf", "lfm2")
     finish(writer, target)
     choice = resolve(target, DraftingOptions())
     assert (choice.options.draft, choice.options.longest) == (NONE, 0)
@@ -157,13 +157,36 @@ def test_a_target_that_copies_its_state_is_looked_up_on_request(tmp_path: Path) 
     assert resolve(target, DraftingOptions(lookup=True)).options.looks_up
 
 
-def test_the_list_of_recurrent_architectures_is_llama_cpp_s() -> None:
+def test_a_target_whose_state_cannot_go_back_gets_no_drafter(tmp_path: Path) -> None:
+    """Neither by default, which says why, nor by name."""
+    writer = gguf.GGUFWriter(target := tmp_path / "m.gguf", "minimax-01")
+    finish(writer, target)
+    choice = resolve(target, DraftingOptions())
+    assert (choice.options.draft, choice.why) == (
+        NONE,
+        "no drafter: the recurrent state of minimax-01 models cannot be rolled back in this build",
+    )
+    for asked in (
+        DraftingOptions(draft=LOOKUP),
+        DraftingOptions(lookup=True),
+        DraftingOptions(draft=NONE, lookup=True),
+    ):
+        with pytest.raises(IncompatibleModels, match=r"m\.gguf: .* cannot be rolled back .*draft=none"):
+            resolve(target, asked)
+
+
+def test_the_lists_of_recurrent_architectures_are_those_of_the_build() -> None:
     source = (source_folder() / "src/llama-arch.cpp").read_text()
     names = dict(re.findall(r"\{ (LLM_ARCH_\w+),\s+\"([^\"]+)\"", source))
-    listed = re.findall(r"bool llm_arch_is_(?:recurrent|hybrid)\(.*?\n}", source, re.S)
-    assert len(listed) == 2
-    assert {names[arch] for body in listed for arch in re.findall(r"case (\w+):", body)} == recurrent.ARCHITECTURES
-    assert recurrent.REPLAYED == mtp.ARCHITECTURES
+
+    def listed(function: str) -> set[str]:
+        body = re.search(rf"bool llm_arch_{function}\(.*?\n}}", source, re.S)
+        assert body is not None
+        return {names[arch] for arch in re.findall(r"case (\w+):", body[0])}
+
+    assert listed("is_recurrent") | listed("is_hybrid") == architectures.RECURRENT
+    assert listed("supports_rs_rollback") == architectures.REPLAYED | architectures.COPIED
+    assert architectures.REPLAYED == mtp.ARCHITECTURES
 
 
 def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:

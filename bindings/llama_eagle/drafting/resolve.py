@@ -7,12 +7,12 @@ from typing import Generic, TypeVar
 
 from llama_eagle.drafting.options import DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
 from llama_eagle.drafting.price import Price, price
-from llama_eagle.errors import InputError, UsageError
+from llama_eagle.errors import IncompatibleModels, InputError, UsageError
 from llama_eagle.gguf import mtp
+from llama_eagle.gguf.architectures import copies_state, rollback_problem
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.names import DRAFT_KINDS, names_of
 from llama_eagle.gguf.pairing import require_target
-from llama_eagle.gguf.recurrent import copies_state
 from llama_eagle.gguf.sidecars import Sidecar, find_sidecars, fitting
 from llama_eagle.pairs import find_pairs, kept_draft
 from llama_eagle.sessions.options import MTP, SessionOptions
@@ -57,7 +57,8 @@ def resolve(target: Source, options: Options) -> Choice[Options]:
     state. Drafts are the target's own MTP head, those next to it that have its name or are the only one
     (gguf/sidecars.py), and published drafts (pairs.py) that `run` has converted: among several that fit, the one with
     the best price (drafting/price.py), or the first if their prices are equal.
-    Raises `InputError` for files that cannot be read, and for a target without the head that the options name.
+    Raises `InputError` for files that cannot be read, and for a target without the head that the options name,
+    `IncompatibleModels` for a look-up or drafter of the user's on a target whose state cannot be rolled back.
     """
     choice = _found(target, options) if options.draft is None else _asked_for(target, options)
     if choice.options.model is not None and choice.options.looks_up:
@@ -76,7 +77,16 @@ def _asked_for(target: Source, options: Options) -> Choice[Options]:
     if options.draft == MTP:
         target = _require_head(target)
     what = LOOKUP if options.draft == NONE and options.lookup else str(options.draft)
+    if what == LOOKUP:
+        target = _require_rollback(read_model(target)[1])
     return Choice(options, NAMED.get(what, f"{what} is the drafter, as requested"), target)
+
+
+def _require_rollback(target: list[Header]) -> list[Header]:
+    """Return a target's headers. Raises `IncompatibleModels` if it cannot undo rejected tokens."""
+    if problem := rollback_problem(target[0].architecture):
+        raise IncompatibleModels(f"{target[0].path}: {problem}. Generate without a drafter (draft=none).")
+    return target
 
 
 def _require_head(target: Source) -> list[Header]:
@@ -123,9 +133,9 @@ def _found(target: Source, options: Options) -> Choice[Options]:
     if mtp.has_head(files) or drafts:
         return _cheapest(files, drafts, options)
     if options.drafter is not None:
-        return Choice(options, "the given drafter is used", files)
+        return Choice(options, "the given drafter is used", _require_rollback(files))
     if options.lookup:
-        return Choice(replace(options, draft=LOOKUP), NAMED[LOOKUP], files)
+        return Choice(replace(options, draft=LOOKUP), NAMED[LOOKUP], _require_rollback(files))
     return _without_model(files, options, next((each.problem for each in found), NOT_FOUND))
 
 
@@ -165,6 +175,8 @@ def _without_model(files: list[Header], options: Options, problem: str) -> Choic
     """
     if options.lookup is False:
         return Choice(replace(options, draft=NONE), f"no drafter: {problem} (draft=FILE names one)", files)
+    if impossible := rollback_problem(files[0].architecture):
+        return Choice(replace(options, draft=NONE), f"no drafter: {impossible}", files)
     if copies_state(files[0]):
         return Choice(replace(options, draft=NONE), f"no drafter: {problem}; {COPIES}", files)
     return Choice(replace(options, draft=LOOKUP), f"prompt look-up drafts: {problem} {FOUND_NONE}", files)

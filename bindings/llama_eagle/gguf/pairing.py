@@ -6,7 +6,7 @@ block k" of its `eagle3.target_layers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,13 @@ from typing import Any
 from llama_eagle import console
 from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf import mtp
+from llama_eagle.gguf.architectures import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS, rollback_problem
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import GIVE_PATH, HUB_ID, NO_FILE, ArrayRef, Header, Source, read_model
 from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS, FEATURE_DRAFTS
 from llama_eagle.gguf.reading import LOOKED_UP, bytes_read
 from llama_eagle.gguf.size import require_addresses
 from llama_eagle.gguf.validate import WITHOUT_TEXT, assistant, check_files, small
-
-# Architectures whose graph publishes the residual stream at every block, including those of our patch 0101.
-FEATURE_TARGETS = frozenset({
-    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2",
-    "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen2", "qwen3", "qwen35",
-    "qwen35moe", "qwen3moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "qwen4exp",
-})  # fmt: skip
-# Architectures that publish the last boundary (after the last block) before the final norm.
-LAST_BOUNDARY_TARGETS = frozenset({"deepseek4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe"})
 
 KNOWN_NON_TARGETS = {
     "clip": "a vision or audio projector (mmproj)",
@@ -44,7 +36,11 @@ HEAD_ROWS = (8192, 16384, 32768)  # numbers of rows whose cost a check reports
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Result of a check. compatible: no finding is an error. target, draft: facts about the files."""
+    """Result of a check.
+
+    compatible: no finding is an error. target, draft: facts about the files, of which only `file` and `architecture`
+    are not None in a file that is refused.
+    """
 
     compatible: bool
     target: dict[str, Any]
@@ -104,17 +100,12 @@ def check_models(target: Path | str, draft: Path | str | None = None) -> CheckRe
     """
     target_files, draft_files = _read(target, draft)
     findings = find(target_files, draft_files)
-    is_sound = not any(finding.level == "error" and finding.file for finding in findings)
-    return CheckReport(
-        compatible=not any(finding.level == "error" for finding in findings),
-        target=_target_facts(target_files) if is_sound else {"file": str(target)},
-        draft=None
-        if not draft_files
-        else _draft_facts(target_files, draft_files)
-        if is_sound
-        else {"file": str(draft)},
-        findings=findings,
-    )
+    refused = {finding.file for finding in findings if finding.level == "error"}
+    target_facts = _facts(TARGET_FACTS, target_files, refused)
+    draft_facts = _facts(DRAFT_FACTS, draft_files, refused) if draft_files else None
+    if draft_files and draft_facts and not refused:
+        draft_facts["step_share"] = draft_shares(target_files, draft_files) or None
+    return CheckReport(not refused, target_facts, draft_facts, findings)
 
 
 def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
@@ -125,6 +116,8 @@ def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
     findings = [finding for files in (target, draft) if files for finding in check_files(files)]
     if draft is None or any(finding.level == "error" for finding in findings):
         return findings
+    if problem := rollback_problem(target[0].architecture):
+        return [*findings, Finding("error", f"{problem}, so the target runs without drafts.")]
     if small.is_small(target[0], draft):
         problems, warnings = small.problems(target[0], draft[0]), small.warnings(target, draft)
     else:
@@ -276,20 +269,37 @@ def _step_shares(files: Sequence[Header]) -> dict[str, float]:
     return {name: round(mtp.step_share(files, n), 4) for name, n in rows.items()}
 
 
-def _target_facts(files: list[Header]) -> dict[str, Any]:
-    target = files[0]
-    return {
-        "file": str(target.path),
-        "name": target.value("general.name"),
-        "architecture": target.architecture,
-        "publishes_layer_inputs": target.architecture in FEATURE_TARGETS,
-        "mtp_head": mtp.has_head(files),
-        "mtp_step_share": _step_shares(files) if mtp.has_head(files) else None,
-        "hidden_size": target.arch_key("embedding_length"),
-        "n_layer": mtp.n_layers(target),
-        "n_vocab": target.n_vocab,
-        "n_bytes": sum(file.file_size for file in files),
-    }
+TARGET_FACTS: dict[str, Callable[[list[Header]], Any]] = {
+    "name": lambda files: files[0].value("general.name"),
+    "publishes_layer_inputs": lambda files: files[0].architecture in FEATURE_TARGETS,
+    "mtp_head": mtp.has_head,
+    "mtp_step_share": lambda files: _step_shares(files) if mtp.has_head(files) else None,
+    "hidden_size": lambda files: files[0].arch_key("embedding_length"),
+    "n_layer": lambda files: mtp.n_layers(files[0]),
+    "n_vocab": lambda files: files[0].n_vocab,
+    "n_bytes": lambda files: sum(file.file_size for file in files),
+}
+DRAFT_FACTS: dict[str, Callable[[list[Header]], Any]] = {
+    "name": TARGET_FACTS["name"],
+    "producer": lambda files: files[0].arch_key("producer"),
+    "layout": lambda files: "extended" if "extended" in files[0].tensors else "stock",
+    "hidden_size": TARGET_FACTS["hidden_size"],
+    "target_hidden_size": lambda files: files[0].arch_key("target_hidden_size"),
+    "n_vocab": TARGET_FACTS["n_vocab"],
+    "n_vocab_draft": lambda files: d2t.n_elements if (d2t := files[0].tensors.get("d2t")) else files[0].n_vocab,
+    "layer_ids": lambda files: files[0].arch_key("target_layers"),
+    "layer_ids_source": lambda files: files[0].arch_key("target_layers_source"),
+    "n_bytes": TARGET_FACTS["n_bytes"],
+    "drafts_blocks": lambda files: drafts_blocks(files[0]),
+    "step_share": lambda files: None,  # of its target, if it fits
+}
+
+
+def _facts(table: dict[str, Callable[[list[Header]], Any]], files: list[Header], refused: set[str]) -> dict[str, Any]:
+    """Return the facts of a model. Values of a refused file are None: its keys may have any type."""
+    path = str(files[0].path)
+    facts = {name: None if path in refused else read(files) for name, read in table.items()}
+    return {"file": path, "architecture": files[0].architecture} | facts
 
 
 def draft_shares(target: Sequence[Header], draft: Sequence[Header] | None) -> dict[str, float]:
@@ -320,23 +330,3 @@ def draft_shares(target: Sequence[Header], draft: Sequence[Header] | None) -> di
 def drafts_blocks(draft: Header) -> bool:
     """Return True for a draft that proposes all tokens of a round in one pass."""
     return draft.architecture == "dflash"
-
-
-def _draft_facts(target_files: list[Header], draft_files: list[Header]) -> dict[str, Any]:
-    draft = draft_files[0]
-    d2t = draft.tensors.get("d2t")
-    return {
-        "file": str(draft.path),
-        "name": draft.value("general.name"),
-        "producer": draft.arch_key("producer"),
-        "layout": "extended" if "extended" in draft.tensors else "stock",
-        "hidden_size": draft.arch_key("embedding_length"),
-        "target_hidden_size": draft.arch_key("target_hidden_size"),
-        "n_vocab": draft.n_vocab,
-        "n_vocab_draft": d2t.n_elements if d2t else draft.n_vocab,
-        "layer_ids": draft.arch_key("target_layers"),
-        "layer_ids_source": draft.arch_key("target_layers_source"),
-        "n_bytes": sum(file.file_size for file in draft_files),
-        "drafts_blocks": drafts_blocks(draft),
-        "step_share": draft_shares(target_files, draft_files) or None,
-    }

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.gguf.architectures import REPLAYED
 from llama_eagle.gguf.header import Header, quant_sizes
-from llama_eagle.gguf.recurrent import REPLAYED
 from llama_eagle.native.processor import linux
 
 F16 = 1

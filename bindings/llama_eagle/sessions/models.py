@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.errors import EnvironmentFailure, InputError
+from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputError
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.size import DraftContext, require_memory
@@ -95,7 +95,7 @@ class Context(Closing):
     """A target's context. Free it with `close()`, before its model.
 
     draft: its memory is part of the estimate, which is checked first. Raises `EnvironmentFailure` if memory is short,
-    or if the recurrent state does not support the rollback depth.
+    `IncompatibleModels` if the recurrent state does not support the rollback depth.
     """
 
     def __init__(self, model: Model, options: ContextOptions, draft: DraftContext | None = None) -> None:
@@ -118,7 +118,7 @@ class Context(Closing):
         self.n_ctx = options.n_ctx  # llama.cpp rounds its n_ctx up, but the requested size is the limit
         try:
             check_rollback(self.handle, model.has_recurrent_state, options.n_rs_seq)
-        except EnvironmentFailure:
+        except IncompatibleModels:
             self.close()
             raise
 
@@ -175,9 +175,9 @@ def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:
 
     found = int(llama_cpp.llama_n_rs_seq(ctx))
     if recurrent and found < n_rs_seq:
-        raise EnvironmentFailure(
+        raise IncompatibleModels(
             f"the recurrent state can be rolled back by {found} tokens, not by {n_rs_seq}: this build has no rollback "
-            "for this architecture. Generate without a draft."
+            "for this architecture. Generate without a draft (draft=none)."
         )
 
 

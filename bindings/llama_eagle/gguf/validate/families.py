@@ -102,6 +102,12 @@ EXPERTS = (
     matrix("ffn_up_exps.weight", "embd", "eff", "experts"),
     matrix("ffn_down_exps.weight", "eff", "embd", "experts"),
 )  # fmt: skip
+WIDE_EXPERTS = (  # of the architecture llama: each as wide as the MLP of a model without experts
+    matrix("ffn_gate_inp.weight", "embd", "experts"),
+    matrix("ffn_gate_exps.weight", "embd", "ff", "experts", required=False),
+    matrix("ffn_up_exps.weight", "embd", "ff", "experts"),
+    matrix("ffn_down_exps.weight", "ff", "embd", "experts"),
+)
 SHARED_EXPERT = (
     vector("ffn_gate_inp_shexp.weight", "embd"),
     matrix("ffn_gate_shexp.weight", "embd", "sff"),
@@ -154,7 +160,7 @@ FAMILIES = {
     "llama": Family(
         DENSE_KEYS,
         (*NORMS, *ATTENTION, *DENSE, *OUTPUT_BIASES),
-        mixed=(*NORMS, *ATTENTION, *EXPERTS, OUTPUT_BIASES[0]),  # Mixtral
+        mixed=(*NORMS, *ATTENTION, *WIDE_EXPERTS, OUTPUT_BIASES[0]),  # Mixtral
     ),
     "qwen2": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *DENSE)),
     "qwen3": Family(DENSE_KEYS, (*NORMS, *ATTENTION, *QK_NORMS, *DENSE), scores=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from llama_eagle.gguf import mtp
+from llama_eagle.gguf.architectures import rollback_problem
 from llama_eagle.gguf.header import ArrayRef, Header
 from llama_eagle.gguf.names import DRAFT_KINDS
 from llama_eagle.gguf.reading import bytes_per_token
@@ -39,6 +40,8 @@ def problems(target: Header, draft: Header) -> Iterator[str]:
         yield f"it is a model for embeddings or reranking (pooling_type), which generates no text. {FAMILY}"
     elif arch in DIFFUSION:
         yield f"it is a diffusion model ({arch}), which does not generate token by token. {FAMILY}"
+    elif problem := rollback_problem(arch):
+        yield f"{problem}. Use another draft."
     else:
         yield from _vocabulary_problems(target, draft)
 
