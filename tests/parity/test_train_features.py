@@ -25,7 +25,14 @@ from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.features import Batch, OnlineFeatures
 from llama_eagle.train.store import FeatureStore
-from llama_eagle.train.targets.checkpoint import Target, TargetInfo, load_images, load_tokenizer, read_target
+from llama_eagle.train.targets.checkpoint import (
+    Target,
+    TargetInfo,
+    boundaries,
+    load_images,
+    load_tokenizer,
+    read_target,
+)
 from PIL import Image
 
 TOLERANCE = 1e-4  # relative to the largest value of the boundary
@@ -217,6 +224,19 @@ def through(target: Target, tokens: torch.Tensor, blocks: list[Any]) -> Any:
 def test_boundaries_that_no_draft_can_read(family: str, layers: tuple[int, ...], part: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=part):
         read_target(make_training_target(family, tmp_path), layers)
+
+
+@pytest.mark.parametrize("has_vision", [False, True])
+def test_default_boundaries_are_distinct_at_any_depth(has_vision: bool) -> None:
+    lowest = 4 if has_vision else 1
+    for n_layer in range(lowest + 1, 100):
+        found = boundaries(None, n_layer, has_vision)
+        assert len(set(found)) == len(found) == min(3, n_layer - lowest)
+        usual = (4 if has_vision else 2, n_layer // 2, n_layer - 3)  # those of other trainers
+        if usual[0] < usual[1] < usual[2]:
+            assert found == usual
+    with pytest.raises(ConfigError, match="--aux-layers"):
+        boundaries(None, lowest, has_vision)
 
 
 def test_an_unknown_or_incomplete_target_is_named(tmp_path: Path) -> None:

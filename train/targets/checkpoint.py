@@ -283,9 +283,8 @@ def boundaries(named: Sequence[int] | None, n_layer: int, has_vision: bool) -> t
     """
     if named is not None and not named:  # an MTP head reads none
         return ()
-    first = FIRST_AFTER_DEEPSTACK if has_vision else 2
-    found = tuple(sorted(named)) if named is not None else (first, n_layer // 2, n_layer - 3)
-    if len(set(found)) != len(found) or not 0 < found[0] <= found[-1] < n_layer:
+    found = tuple(sorted(named)) if named is not None else _default_boundaries(n_layer, has_vision)
+    if not found or len(set(found)) != len(found) or not 0 < found[0] <= found[-1] < n_layer:
         raise ConfigError(
             f"boundaries {list(found)} of a target with {n_layer} blocks: expected different ones from 1 to "
             f"{n_layer - 1}; name them with --aux-layers."
@@ -293,3 +292,15 @@ def boundaries(named: Sequence[int] | None, n_layer: int, has_vision: bool) -> t
     if has_vision and found[0] < FIRST_AFTER_DEEPSTACK:
         raise ConfigError(f"boundary {found[0]}: with a vision tower they start at {FIRST_AFTER_DEEPSTACK}.")
     return found
+
+
+def _default_boundaries(n_layer: int, has_vision: bool) -> tuple[int, ...]:
+    """Return those after 2, L/2 and L - 3 blocks, as other trainers do; in shallow targets the nearest distinct ones.
+
+    They are fewer than three if the target does not have three.
+    """
+    lowest = FIRST_AFTER_DEEPSTACK if has_vision else 1
+    first = max(lowest, min(FIRST_AFTER_DEEPSTACK if has_vision else 2, n_layer - 3))
+    last = min(max(n_layer - 3, first + 2), n_layer - 1)
+    middle = min(max(n_layer // 2, first + 1), last - 1)
+    return tuple(sorted({found for found in (first, middle, last) if lowest <= found < n_layer}))
