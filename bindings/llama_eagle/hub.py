@@ -106,9 +106,24 @@ def snapshot(repo: str, patterns: list[str], revision: str | None = None) -> Pat
         return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
 
 
+def cached_sizes(repo: str, cache_dir: Any = None) -> tuple[Path, dict[str, int]]:
+    """Return the folder of a repository in the hub's cache, and its files with sizes in bytes, without the network.
+
+    They are those of the revision `main`; the folder is empty if there are none.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(repo, cache_dir=cache_dir, local_files_only=True))
+    except (OSError, ValueError):  # not cached; no valid name
+        return Path(), {}
+    names = sorted(path for path in folder.rglob("*") if path.is_file())
+    return folder, {path.relative_to(folder).as_posix(): path.stat().st_size for path in names}
+
+
 def file_sizes(repo: str, cache_dir: Any = None) -> dict[str, int]:
     """Return the file names of a repository with sizes in bytes; if the hub cannot be reached, those in its cache."""
-    from huggingface_hub import model_info, snapshot_download
+    from huggingface_hub import model_info
 
     with hub_errors(repo):
         try:
@@ -117,12 +132,9 @@ def file_sizes(repo: str, cache_dir: Any = None) -> dict[str, int]:
         except Exception as error:
             if isinstance(_translated(repo, None, error), ConfigError):
                 raise
-            try:
-                folder = Path(snapshot_download(repo, cache_dir=cache_dir, local_files_only=True))
-            except OSError:
-                raise error from None
-            names = sorted(path for path in folder.rglob("*") if path.is_file())
-            return {path.relative_to(folder).as_posix(): path.stat().st_size for path in names}
+            if sizes := cached_sizes(repo, cache_dir)[1]:
+                return sizes
+            raise
 
 
 def revision_of(repo: str, timeout_s: float = 3.0) -> str | None:

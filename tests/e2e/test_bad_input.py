@@ -57,7 +57,7 @@ def _write_keys(path: Path, arch: str, **split: int) -> None:
 # arguments ("@x" is a file of `models`), exit code, parts of the message
 GENERATE = [
     (["-m", "@none.gguf", "-p", "a"], INPUT, ["no such file"]),
-    (["-m", "@.", "-p", "a"], INPUT, ["is a folder", "llama-eagle convert"]),
+    (["-m", "@.", "-p", "a"], USAGE, ["models (", "Choose one: /"]),
     (["-m", "@text.gguf", "-p", "a"], INPUT, ["not a GGUF"]),
     (["-m", "@empty.gguf", "-p", "a"], INPUT, ["not a GGUF"]),
     (["-m", "@truncated.gguf", "-p", "a"], INPUT, ["truncated", "Download or convert it again"]),
@@ -87,7 +87,7 @@ GENERATE = [
     (["-m", "@target.gguf", "-p", "a", "-n", "x"], USAGE, ["-n"]),
     (["-p", "a"], USAGE, ["--model"]),
     (["hello", "-m", "@target.gguf"], USAGE, ["(hello). This command takes options only, such as -m and -p"]),
-    (["-p", "a", "-m", "owner/name"], INPUT, ["If it is on the hub: llama-eagle run owner/name"]),
+    (["-p", "a", "-m", "owner/name"], INPUT, ["If it is on the hub: llama-eagle pull owner/name (or", "--yes"]),
     (["-m", "@target.gguf", "-d", "", "-p", "a"], USAGE, ["draft is empty. Give a file, mtp, lookup, none or auto"]),
     (["-m", "@target.gguf", "-p", "a", "--frobnicate"], USAGE, ["--frobnicate"]),
     (["-m", "@target.gguf", "-p", "a", "--n-draft", "many"], USAGE, ["0 or more, or auto"]),

@@ -20,22 +20,22 @@ from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.hub import Fault, serve_hub
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import write_draft, write_target
-from llama_eagle.cli import store
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.pairs import model_folder
+from llama_eagle.store import kept
 
 pytestmark = pytest.mark.native
 
 # In a process of its own: huggingface_hub reads its endpoint when it is imported.
 PROGRAM = """
 import json, sys
-from llama_eagle.cli import store
+from llama_eagle.store import find
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drafting.resolve import resolve
 from llama_eagle.errors import EagleError
 for model, outtype in json.loads(sys.argv[1]):
     try:
-        path = store.prepare(model, outtype)
+        path = find.prepare(model, outtype)
         print(json.dumps({"path": str(path), "why": resolve(path, DraftingOptions()).why}))
     except EagleError as error:
         print(json.dumps({"error": str(error), "code": error.exit_code}))
@@ -211,30 +211,30 @@ def test_an_entry_is_locked_while_it_is_made(
         try:
             assert gate.reached.wait(timeout=100)
             with pytest.raises(Timeout):
-                store.entry_lock(model_folder(*entry)).acquire(timeout=0)
+                kept.entry_lock(model_folder(*entry)).acquire(timeout=0)
         finally:
             gate.opened.set()
         _, errors = running.communicate(timeout=100)
     assert running.returncode == 0, errors
     assert len(hub.kept()) == 2
-    store.entry_lock(model_folder(*entry)).acquire(timeout=0).lock.release()
+    kept.entry_lock(model_folder(*entry)).acquire(timeout=0).lock.release()
 
 
 def test_an_entry_that_is_being_made_is_not_cleared(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(hub.cache))
     folder = model_folder("me/m", "f32")
     folder.mkdir(parents=True)
-    with store.entry_lock(folder), pytest.raises(EnvironmentFailure, match="another command is converting"):
-        store.clear("all")
+    with kept.entry_lock(folder), pytest.raises(EnvironmentFailure, match="another command is converting"):
+        kept.clear("all")
     assert folder.is_dir()
-    assert [entry.folder for entry in store.clear("all")] == [folder] and not folder.exists()
+    assert [entry.folder for entry in kept.clear("all")] == [folder] and not folder.exists()
 
 
 def test_a_second_command_waits_and_uses_the_result(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(hub.cache))
     hub.add("me/m", "config.json", "model.safetensors")  # no model: its download would fail
     folder = model_folder("me/m", "f32")
-    with store.entry_lock(folder):
+    with kept.entry_lock(folder):
         second = start(hub, "me/m", "--type", "f32", "-d", "none")
         assert second.stderr is not None
         first_line = second.stderr.readline()
@@ -341,9 +341,6 @@ def test_folders_of_ggufs(hub: Hub, tmp_path: Path) -> None:
     assert [Path(each["path"]).name for each in found] == ["studio-Q8_0.gguf", "studio-Q8_0.gguf", "m.gguf", "m.gguf"]
     shutil.copyfile(studio / "studio-Q8_0.gguf", studio / "studio-F16.gguf")
     several, chosen, none = hub.prepare(str(studio), (str(studio), "f16"), str(hub.folder / "none"))
-    assert (
-        f"2 models (studio-F16.gguf, studio-Q8_0.gguf). Choose one: llama-eagle run {studio}/studio-F16"
-        in several["error"]
-    )
+    assert f"2 models (studio-F16.gguf, studio-Q8_0.gguf). Choose one: {studio}/studio-F16" in several["error"]
     assert Path(chosen["path"]).name == "studio-F16.gguf"
     assert "neither a checkpoint (config.json) nor a GGUF model" in none["error"]

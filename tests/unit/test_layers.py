@@ -23,7 +23,7 @@ LAYERS = (
     ("convert",),
     ("vision",),
     ("sessions",),
-    ("drafting", "diagnosis"),
+    ("drafting", "diagnosis", "store"),
     ("generation",),
     ("drop_in", "integrations", "serving"),
     ("synthetic", "train"),

@@ -36,8 +36,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Print the answer as plain text, without rendering Markdown.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
-TARGET_HELP = "Target model: a GGUF file, or the first file of a split one."
-TargetFile = Annotated[Path, typer.Option("--model", "-m", metavar="TARGET.gguf", help=TARGET_HELP)]
+MODEL_HELP = (
+    "a GGUF file (the first one of a split model), a folder, a Hugging Face hub id as OWNER/NAME[/SUBFOLDER][:TYPE], "
+    "or a name that `llama-eagle list` shows."
+)
+KEPT_HELP = "a GGUF file, a folder, or a name that `llama-eagle list` shows"
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        help="Download and convert the model if necessary, without a terminal too. On a terminal this is the default.",
+        rich_help_panel=ADVANCED,
+    ),
+]
+TargetOption = typer.Option("--model", "-m", metavar="MODEL", help=f"Target model: {MODEL_HELP}")
 ParseSpecial = Annotated[
     bool,
     typer.Option(
@@ -128,6 +140,45 @@ class ServedDrafting:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name in DRAFTING}
         texts = {"n_draft": read_n_draft(self.n_draft), "draft_vocab": read_vocab(self.draft_vocab)}
         return DraftingOptions(**{**given, **texts})
+
+
+def find_model(model: str | Path, yes: bool, drafts: DraftingOptions | None = None, outtype: str | None = None) -> Path:
+    """Return the GGUF file of a MODEL argument; download and convert what is missing if `yes` or on a terminal.
+
+    drafts: the command's drafting options, whose draft file is checked first; without a drafter among them, a published
+    draft is fetched too. Raises the errors of `store.find.prepare`.
+    """
+    from llama_eagle.store.find import NotFetched, is_name, prepare
+
+    if drafts is not None and drafts.draft_file is not None and is_name(model):
+        from llama_eagle.gguf.pairing import read_draft
+
+        read_draft(drafts.draft_file)
+    try:
+        with_draft = drafts is not None and drafts.draft is None
+        return prepare(model, outtype, with_draft=with_draft, fetch=yes or console.on_terminal())
+    except NotFetched as error:
+        error.args = (f"{error} (or repeat this command with --yes)",)
+        raise
+
+
+def find_kept(model: str | Path) -> Path:
+    """Return the GGUF file of a MODEL argument, for commands that neither download nor convert it."""
+    from llama_eagle.store.find import prepare
+
+    return prepare(model, with_draft=False, fetch=False)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target model."""
+
+    model: Annotated[str, TargetOption]
+    yes: Yes = False
+
+    def file(self, drafts: DraftingOptions | None = None) -> Path:
+        """Return its GGUF file, as `find_model` does."""
+        return find_model(self.model, self.yes, drafts)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from llama_eagle import console
 from llama_eagle.arguments import require_text
 from llama_eagle.native import callbacks, calls, log, rpc
 from llama_eagle.native.calls import library
@@ -38,6 +39,7 @@ from llama_eagle.drop_in.options import (  # noqa: E402
     PARENT_TYPES,
     check_arguments,
     choose,
+    find_model,
     load_options,
     split_arguments,
     with_our_defaults,
@@ -80,7 +82,9 @@ SAMPLER_ARGUMENTS = set(INIT_SAMPLER.parameters) - {"self"}
 class EagleLlama(Completions, Closing):
     """A drop-in `llama_cpp.Llama` with speculative decoding.
 
-    It takes the parent's arguments and those of `EagleOptions`, such as `draft_path`.
+    It takes the parent's arguments and those of `EagleOptions`, such as `draft_path`. `model_path` may also be what
+    `llama-eagle run` takes: a folder, a hub id (OWNER/NAME, OWNER/NAME-GGUF:TYPE), or a name in the cache. What is
+    missing is downloaded and converted on a terminal only; `from_pretrained` always does that.
 
     Differences from the parent: unknown keyword arguments are refused; `verbose` is off by default; decode and batch
     use the same number of threads unless both are given; llama.cpp decides on `flash_attn` unless it is given. Only one
@@ -94,7 +98,8 @@ class EagleLlama(Completions, Closing):
         self._stack = contextlib.ExitStack()  # from here on close() works, even if the constructor fails
         PARENT_TYPES.check({"model_path": model_path})
         given, parent = split_arguments(arguments)
-        self._choice = choose(fspath(model_path), given, parent)
+        model_path = find_model(model_path, arguments, fetch=console.on_terminal())
+        self._choice = choose(model_path, given, parent)
         self._options = self._choice.options
         self._parent_arguments = parent
         self._flash_attn_given = parent.get("flash_attn") is not None
@@ -106,7 +111,7 @@ class EagleLlama(Completions, Closing):
         if self._options.exact:
             exact_mode.set_mode("strict")
         with callbacks.held(), with_llama_cpp_reason(self._has_model):
-            super().__init__(fspath(model_path), **with_our_defaults(parent, given))
+            super().__init__(model_path, **with_our_defaults(parent, given))
         # The garbage collector would call `__del__` of model, context and self in any order.
         weakref.finalize(self, self._stack.close).atexit = False
         self._model.__class__ = CheckedModel  # the parent's constructor names its own
@@ -426,7 +431,7 @@ class EagleLlama(Completions, Closing):
     def from_pretrained(
         cls,
         repo_id: str,
-        filename: str | None,
+        filename: str | None = None,
         additional_files: list[str] | None = None,
         local_dir: str | PathLike[str] | None = None,
         local_dir_use_symlinks: bool | str = "auto",
@@ -438,16 +443,20 @@ class EagleLlama(Completions, Closing):
     ) -> EagleLlama:
         """Download target and draft from the Hugging Face hub. File names may be patterns that match one file.
 
+        Without `filename`, and without a folder for the download, `repo_id` is any model that `llama-eagle run` takes:
+        a checkpoint is converted once and kept in the cache, and a published draft is fetched if no draft is named.
         `local_dir_use_symlinks` has no effect: the hub's client no longer supports it, so the parent's method fails
         with it.
         """
         check_arguments(kwargs)
         where = {"local_dir": local_dir, "cache_dir": cache_dir}
+        by_name = filename is None and local_dir is None and cache_dir is None
         if draft_repo_id is not None:
             kwargs["draft_path"] = download(draft_repo_id, draft_filename, **where)
         for name in additional_files or ():
             download(repo_id, name, **where)
-        return cls(download(repo_id, filename, **where), **kwargs)
+        target = find_model(repo_id, kwargs) if by_name else download(repo_id, filename, **where)
+        return cls(target, **kwargs)
 
     def close(self) -> None:
         """Free models and memories. An unfinished generation cannot continue.

@@ -28,6 +28,7 @@ from llama_eagle.native.processor.threads import n_threads, read_threads, warn_e
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.sessions.devices import require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions
+from llama_eagle.store.find import NotFetched, is_name, prepare
 from llama_eagle.vision.encoder import require_clip, require_encoder
 
 PARENT_PARAMETERS = {
@@ -195,6 +196,22 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         read_draft(options.draft_file)
     if options.mmproj_path is not None:
         require_clip(Path(options.mmproj_path))
+
+
+def find_model(model: str | os.PathLike[str], given: Mapping[str, Any], *, fetch: bool = True) -> str:
+    """Return the path of a model for `EagleLlama`: a file or missing path unchanged, else what `prepare` finds for it.
+
+    given: the arguments of `EagleLlama`. With `fetch`, they are checked before a download.
+    """
+    if not is_name(model):
+        return os.fspath(model)
+    check_arguments(given)
+    with_draft = not given.get("vocab_only") and split_arguments(given)[0].draft is None
+    try:
+        return str(prepare(model, with_draft=with_draft, fetch=fetch))
+    except NotFetched as error:
+        error.args = (f"{error} (or EagleLlama.from_pretrained({os.fspath(model)!r}))",)
+        raise
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,10 @@ class FileName:
     def is_type(self, wanted: str) -> bool:
         return wanted.upper() in (self.quant, self.quant.removeprefix("UD-"))
 
+    def fits(self, wanted: str) -> bool:
+        """Return True for a model of the type `wanted`, or the file of that name."""
+        return self.is_type(wanted) or f"/{self.path}".endswith(f"/{wanted}")
+
     def names(self, model: str) -> bool:
         """Return True if the file's model name contains the words of `model`."""
         return f"-{_words(model)}-" in f"-{_words(self.model)}-"
@@ -130,9 +134,9 @@ def choose(where: str, sizes: Mapping[str, int], wanted: str | None, memory: int
     if not models:
         raise UsageError(f"{where}: contains no GGUF model. Choose another repository or folder.")
     if wanted is not None:
-        found = [name for name in models if name.is_type(wanted)]
+        found = [name for name in models if name.fits(wanted)]
         exact = [name for name in found if name.quant == wanted.upper()]
-        return _only(where, exact or found, models, f"of type {wanted.upper()}")
+        return _only(where, exact or found, models, f"{wanted}" if "." in wanted else f"of type {wanted.upper()}")
     _only(where, [next(name for name in models if name.model == model) for model in {n.model for n in models}], models)
     n_bytes = {name: sum(sizes[path] for path in parts(name, sizes)) for name in models}
     fitting = [name for name in models if memory is None or n_bytes[name] <= memory]
@@ -156,7 +160,8 @@ def _only(where: str, found: list[FileName], models: list[FileName], what: str =
         return found[0]
     listed = ", ".join(name.path for name in (found or models)[:8])
     count = f"{len(found)} models" if found else "no model"
-    raise UsageError(f"{where}: {count} {what}".rstrip() + f". Available: {listed}. Choose one by its type or file.")
+    example = f"{where}:{(found or models)[0].path}"
+    raise UsageError(f"{where}: {count} {what}".rstrip() + f". Available: {listed}. Choose one, such as {example}")
 
 
 def closest(names: Iterable[FileName], model: FileName) -> FileName | None:

@@ -54,7 +54,7 @@ class ServerOptions:
     further arguments for llama-server. Raises `UsageError` for values that cannot work.
     """
 
-    model: Path
+    model: str | Path
     drafting: DraftingOptions
     context: ContextOptions
     n_ctx: int = 0
@@ -71,7 +71,9 @@ class ServerOptions:
     extra: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extra", (*from_environment(os.environ), *self.extra))
+        inherited = tuple(from_environment(os.environ))
+        if self.extra[: len(inherited)] != inherited:  # not a copy of checked options
+            object.__setattr__(self, "extra", (*inherited, *self.extra))
         is_closed = has_key(self.extra) or bool(self.api_key)
         refuse_unchecked(self.extra, tuple(os.environ))
         refuse(
@@ -339,7 +341,7 @@ def _configured(entry: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
     return replace(
         base,
         **_given(entry, _FIELDS),
-        model=Path(entry["model"]),
+        model=entry["model"],
         alias=entry.get("model_alias") or base.alias,
         mmproj=None if mmproj is None else Path(mmproj),
         drafting=replace(base.drafting, **drafting),

@@ -19,7 +19,7 @@ from llama_eagle.cli.options import (
     Sampling,
     ServedComputing,
     ServedDrafting,
-    TargetFile,
+    Target,
     Verbose,
 )
 from llama_eagle.errors import CHECK_FAILED
@@ -40,7 +40,7 @@ def answer(
             help="Prompts: JSON lines with `messages` or `prompt`, or one text per line.",
         ),
     ],
-    model: TargetFile,
+    target: Target,
     output: Annotated[
         Path,
         typer.Option(
@@ -81,16 +81,18 @@ def answer(
 
     found = read_prompts(prompts)
     check_output(output)
-    refuse_sources(output, [prompts, model])
+    refuse_sources(output, [prompts])
     refuse_existing([output], overwrite)
+    drafts, params = drafting.options(), sampling.params()
+    model = target.file(drafts)
+    refuse_sources(output, [model])
     key = secrets.token_urlsafe()
     served = serving.check(
         serving.ServerOptions(
-            model=model, drafting=drafting.options(), context=computing.context(ctx_size, 0), n_ctx=ctx_size,
+            model=model, drafting=drafts, context=computing.context(ctx_size, 0), n_ctx=ctx_size,
             load=computing.load(), port=0, api_key=key, parallel=min(parallel, len(found)), verbose=verbose,
         )
     )  # fmt: skip
-    params = sampling.params()
     questions = _questions(served, found, params, n_predict, raw)
     same = identity(found, model.resolve(), model.stat().st_size, params, n_predict, ctx_size, questions.is_chat)
     with closing(Journal(output, same, overwrite)) as journal:

@@ -12,6 +12,7 @@ from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
     ADVANCED,
+    MODEL_HELP,
     CacheTypeK,
     CacheTypeV,
     Devices,
@@ -20,7 +21,9 @@ from llama_eagle.cli.options import (
     Overwrite,
     PMin,
     Threads,
+    Yes,
     drafting_option,
+    find_model,
     read_vocab,
 )
 from llama_eagle.drafting.options import AUTO, DRAFT_VOCAB, LOOKUP, NONE, DraftingOptions
@@ -73,9 +76,12 @@ class Pair:
         ),
     ] = None
     model: Annotated[
-        Path | None,
-        typer.Option("--model", "-m", metavar="TARGET.gguf", help="Target model to benchmark, instead of --synthetic."),
+        str | None,
+        typer.Option(
+            "--model", "-m", metavar="MODEL", help=f"Target to benchmark, instead of --synthetic: {MODEL_HELP}"
+        ),
     ] = None
+    yes: Yes = False
     draft: Annotated[str | None, drafting_option("draft", "-d")] = None
     draft_vocab: Annotated[str | None, drafting_option("draft_vocab")] = None
     prompt: Annotated[
@@ -120,13 +126,17 @@ class Pair:
         return DraftingOptions(self.draft, draft_vocab=read_vocab(self.draft_vocab))
 
     def resolved(self) -> Pair:
-        """Return a copy whose `draft` names the target's drafter. Raises `InputError` for a file that is no model."""
-        if self.model is None or self.draft is not None:
+        """Return a copy with the target's file, whose `draft` names the target's drafter.
+
+        Raises the errors of `find_model`, and `InputError` for a file that is no model.
+        """
+        if self.model is None:
             return self
         from llama_eagle.drafting.resolve import resolve
 
-        found = resolve(self.model, self.drafting()).options.model
-        return replace(self, draft=LOOKUP if found is None else str(found))
+        target = find_model(self.model, self.yes, self.drafting())
+        found = self.draft or resolve(target, self.drafting()).options.model
+        return replace(self, model=str(target), draft=LOOKUP if found is None else str(found))
 
 
 @dataclass(frozen=True)
@@ -262,7 +272,7 @@ def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
     if runs.peers and runs.rpc:
         raise UsageError("--peers upstream is built without RPC. Leave one of --peers and --rpc out.")
     if (pair.synthetic is None) == (pair.model is None):
-        raise UsageError("give either --synthetic SHAPE or -m TARGET.gguf.")
+        raise UsageError("give either --synthetic SHAPE or -m MODEL.")
     if pair.draft == NONE:
         raise UsageError("--draft none: decoding without drafts is always measured. Name a drafter, or leave it out.")
     if pair.synthetic is not None and pair.draft not in (None, MTP, LOOKUP, DFLASH):
@@ -308,7 +318,8 @@ def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
     from llama_eagle.convert.quantized import require_type
 
     if pair.model is not None:
-        return [({"model": pair.model.name, "accept": None, **facts, "type": None}, _real_job(pair, runs, pair.model))]
+        target = Path(pair.model)
+        return [({"model": target.name, "accept": None, **facts, "type": None}, _real_job(pair, runs, target))]
     for kind in filter(None, (pair.outtype, pair.draft_type)):
         require_type(kind.lower())  # before the files are made
     return [

@@ -23,7 +23,7 @@ from llama_eagle.cli.options import (
     ParseSpecial,
     Plain,
     Sampling,
-    TargetFile,
+    Target,
     Verbose,
     Vision,
 )
@@ -64,22 +64,25 @@ class ChatOptions:
 
 @grouped
 def chat(
-    model: TargetFile,
+    target: Target,
     vision: Vision,
     drafting: Drafting,
     sampling: Sampling,
     computing: Computing,
     chat_options: ChatOptions,
 ) -> None:
-    """Chat with a GGUF model on the terminal.
+    """Chat with a model on the terminal.
 
     Type /help in the chat for its commands. Input from a file or a pipe is read line by line, one message per line;
     the exit code is then that of the last line that failed.
     """
     from llama_eagle.drop_in.llama import EagleLlama
+    from llama_eagle.drop_in.options import check_arguments
 
-    options = chat_options.options(vision, drafting.options(), computing)
-    run_chat(model, options, chat_options.chat(sampling), EagleLlama)
+    drafts = drafting.options()
+    options, chat = chat_options.options(vision, drafts, computing), chat_options.chat(sampling)
+    check_arguments(options)  # before a download
+    run_chat(target.file(drafts), options, chat, EagleLlama)
 
 
 def settings_of(sampling: Sampling, n_predict: int) -> dict[str, Any]:

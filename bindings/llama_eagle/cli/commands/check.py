@@ -1,4 +1,4 @@
-"""`llama-eagle check TARGET.gguf [DRAFT.gguf]`"""
+"""`llama-eagle check MODEL [DRAFT.gguf]`"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_eagle import console
-from llama_eagle.cli.options import GpuLayers, Json, Threads
+from llama_eagle.cli.options import MODEL_HELP, GpuLayers, Json, Threads, Yes, find_model
 from llama_eagle.errors import CHECK_FAILED, EnvironmentFailure, InputError, UsageError
 from llama_eagle.sessions.options import MTP
 
@@ -28,8 +28,8 @@ MAX_NAMED = 5  # damaged tensors in a line
 
 
 def check(
-    target: Annotated[
-        Path, typer.Argument(metavar="TARGET.gguf", help="GGUF model to check, or the target of DRAFT.gguf.")
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help=f"Model to check, or the target of DRAFT.gguf: {MODEL_HELP}")
     ],
     draft: Annotated[
         Path | None,
@@ -57,6 +57,7 @@ def check(
     ] = False,
     threads: Threads = 0,
     n_gpu_layers: GpuLayers = 0,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Check a model, or whether a draft fits its target.
@@ -69,6 +70,7 @@ def check(
 
     if text is not None and not exact:
         raise UsageError("--text is the text for --exact. Add --exact, or leave it out.")
+    target = find_model(model, yes)
     draft = _draft_file(target, draft)
     report = check_models(target, draft)
     problems = [(f.file or draft, f.message) for f in report.findings if f.level == "error"]

@@ -10,7 +10,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import ADVANCED, Devices, Drafting, Json, Overwrite, Sampling, TargetFile, Threads, Vision
+from llama_eagle.cli.options import ADVANCED, Devices, Drafting, Json, Overwrite, Sampling, Target, Threads, Vision
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor.threads import n_threads
@@ -44,7 +44,7 @@ class EvaluationSampling(Sampling):
 
 @grouped
 def evaluate(
-    model: TargetFile,
+    target: Target,
     vision: Vision,
     drafting: EvaluationDrafting,
     sampling: EvaluationSampling,
@@ -92,6 +92,7 @@ def evaluate(
     from llama_eagle.drafting.resolve import resolve
 
     given = drafting.options()
+    model = target.file(given)
     choice = resolve(model, given)
     drafts = choice.options
     if not drafts.drafts and given.draft is None:

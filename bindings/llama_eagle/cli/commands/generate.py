@@ -23,7 +23,7 @@ from llama_eagle.cli.options import (
     ParseSpecial,
     Plain,
     Sampling,
-    TargetFile,
+    Target,
     Verbose,
     Vision,
 )
@@ -136,7 +136,7 @@ class Length:
 
 @grouped
 def generate(
-    model: TargetFile,
+    target: Target,
     prompt: Prompt,
     length: Length,
     constraints: Constraints,
@@ -148,7 +148,7 @@ def generate(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Answer one prompt with a GGUF model and exit."""
+    """Answer one prompt and exit."""
     from llama_eagle.drafting.resolve import resolve, without_effect, without_lookup
     from llama_eagle.native import log
     from llama_eagle.native.processor import competition
@@ -164,9 +164,10 @@ def generate(
     params = replace(sampling.params(), grammar=constraints.gbnf())
     limit = None if length.n_predict == -1 else length.n_predict
     options = GenerationOptions(limit, params, length.ignore_eos, tuple(constraints.stop or ()))
-    choice = resolve(model, drafting.options())
+    drafts = drafting.options()
+    choice = resolve(target.file(drafts), drafts)
     if problem := computing.too_small_for(choice.options.longest):
-        choice = without_lookup(choice, drafting.options(), problem)
+        choice = without_lookup(choice, drafts, problem)
     console.note(choice.why)
     if problem := without_effect(choice.options):
         console.warn(f"{problem}: --draft, --lookup.")

@@ -1,25 +1,25 @@
-"""`llama-eagle inspect FILE.gguf` and `llama-eagle doctor`"""
+"""`llama-eagle inspect MODEL` and `llama-eagle doctor`"""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Devices, Json
+from llama_eagle.cli.options import KEPT_HELP, Devices, Json, find_kept
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="GGUF file to show.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"Model to show: {KEPT_HELP}.")],
     full: Annotated[bool, typer.Option("--full", help="Show long arrays, such as the vocabulary, in full.")] = False,
     json: Json = False,
 ) -> None:
     """Show architecture, metadata and tensors of a GGUF file."""
     from llama_eagle.gguf.describe import describe, render
 
+    file = find_kept(model)
     description = describe(file, full=full)
     for finding in description["findings"]:
         console.warn(f"{file}: {finding['message']}")
@@ -33,12 +33,12 @@ def inspect(
 def doctor(
     devices: Devices,
     model: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--model",
             "-m",
-            metavar="TARGET.gguf",
-            help="Show on which device each layer of this model would be placed.",
+            metavar="MODEL",
+            help=f"Show on which device each layer of this model would be placed: {KEPT_HELP}.",
         ),
     ] = None,
     memory: Annotated[
@@ -55,7 +55,7 @@ def doctor(
     """
     from llama_eagle.diagnosis import NAME, examine, render
 
-    report = examine(devices.load(), model, memory)
+    report = examine(devices.load(), None if model is None else find_kept(model), memory)
     if json:
         console.result(report)
     else:

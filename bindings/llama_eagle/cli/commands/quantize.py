@@ -1,4 +1,4 @@
-"""`llama-eagle quantize IN.gguf OUT.gguf TYPE` and `llama-eagle imatrix`"""
+"""`llama-eagle quantize MODEL OUT.gguf TYPE` and `llama-eagle imatrix`"""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
     ADVANCED,
+    KEPT_HELP,
     GpuLayers,
     Json,
     Overwrite,
-    TargetFile,
+    Target,
     Threads,
     Verbose,
+    find_kept,
     warn_without_gpu,
 )
 from llama_eagle.errors import UsageError
@@ -24,8 +27,11 @@ from llama_eagle.progress import progress
 
 
 def quantize(
-    source: Annotated[
-        Path, typer.Argument(metavar="IN.gguf", help="GGUF file to quantize, in f32, f16 or bf16 (see --requantize).")
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help=f"Model to quantize, in f32, f16 or bf16 (see --requantize): {KEPT_HELP}."
+        ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT.gguf", help="GGUF file to write.")],
     outtype: Annotated[str, typer.Argument(metavar="TYPE", help="Quantization type: q4_k_m, q5_k_m, q6_k, q8_0, ...")],
@@ -83,6 +89,7 @@ def quantize(
         requantize=requantize,
     )
     refuse_existing([out], overwrite)
+    source = find_kept(model)
     with progress("quantizing", after_s=1.0) as on_progress:
         report = quantizer.quantize(source, out, outtype.lower(), replace(options, progress=on_progress))
     console.log(f"written: {type_line(report.types)}")
@@ -96,8 +103,9 @@ def quantize(
         console.data(f"{out}: {outtype.lower()}, {console.size(report.n_bytes)}")
 
 
+@grouped
 def imatrix(
-    model: TargetFile,
+    target: Target,
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.gguf", help="GGUF file to write the matrix to.")],
     file: Annotated[
         Path | None,
@@ -167,6 +175,7 @@ def imatrix(
         on_partial=_tell_how_to_continue,
     )
     refuse_existing([out], overwrite)
+    model = target.file()
     with progress("collecting", after_s=1.0) as on_progress:
         report = collector.collect(model, file, out, replace(options, progress=on_progress))
     for warning in report.warnings:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llama_eagle import console
 from llama_eagle.cli.commands.chat import ChatOptions, run_chat
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import Computing, Drafting, Json, Sampling, Vision
+from llama_eagle.cli.options import MODEL_HELP, Computing, Drafting, Json, Sampling, Vision
 from llama_eagle.cli.piped import with_piped
 from llama_eagle.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from llama_eagle.cli.store import Entry
+    from llama_eagle.store.kept import Entry
 
 
 @grouped
@@ -26,7 +26,7 @@ def run(
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help="Model: a GGUF file, a folder, or a Hugging Face hub id as OWNER/NAME[/SUBFOLDER][:TYPE].",
+            help=f"Model: {MODEL_HELP}",
         ),
     ] = None,
     prompt: Annotated[
@@ -64,12 +64,12 @@ def run(
     Downloads stay in the hub's cache, converted files in llama-eagle's cache (--list, --clear). For a model without an
     MTP head or a draft next to it, a published draft is downloaded if there is one (llama-eagle pairs).
     """
-    from llama_eagle.cli import store
+    from llama_eagle.store import kept
 
     if listing or clear is not None:
         if model is not None:
             raise UsageError(f"--list and --clear open no chat. Leave out {model}; --clear takes a name itself.")
-        _show_entries(list(store.entries()) if clear is None else store.clear(clear), cleared=clear is not None)
+        _show_entries(list(kept.entries()) if clear is None else kept.clear(clear), cleared=clear is not None)
         return
     if model is None:
         raise UsageError("name a MODEL: a hub id, a folder or a GGUF.")
@@ -78,17 +78,20 @@ def run(
     question = None if prompt is None else with_piped(prompt)
     from llama_eagle.drop_in.llama import EagleLlama
     from llama_eagle.drop_in.options import check_arguments
+    from llama_eagle.store.find import prepare
 
     drafts = drafting.options()
     options, chat = chat_options.options(vision, drafts, computing), chat_options.chat(sampling)
     check_arguments(options)  # before a download
-    target = store.prepare(model, outtype, with_draft=drafts.draft is None)
+    target = prepare(model, outtype, with_draft=drafts.draft is None, of_file=True)
     _show_estimate(target, computing.context(max(chat_options.ctx_size, 1), 0).n_ctx)
     run_chat(target, options, chat, EagleLlama, question)
 
 
 def _show_entries(entries: list[Entry], *, cleared: bool) -> None:
     for entry in entries:
+        if entry.problem:
+            console.warn(f"{entry.problem} Or remove this model: llama-eagle remove {entry.folder.name}")
         state = ", deleted" if cleared else "" if entry.is_complete else ", unfinished"
         console.data(f"{entry.made_of} {entry.outtype}: {console.size(entry.n_bytes)}{state}")
     if not entries:
@@ -99,13 +102,30 @@ def _show_estimate(target: Path, n_ctx: int) -> None:
     """Show the chosen file, its memory and its expected speed; on a terminal only."""
     if not console.on_terminal():
         return
-    from llama_eagle.cli import store
-
-    expected = store.estimate(target, n_ctx, (1, 1))
+    expected = _estimate(target, n_ctx, (1, 1))
     console.note(
         f"{target}: {console.size(expected['n_bytes'])} with its context; "
         f"plain decoding on the CPU: at most {expected['tokens_per_second']:.0f} tokens/s (estimate)"
     )
+
+
+def _estimate(target: Path, n_ctx: int, types: tuple[int, int]) -> dict[str, Any]:
+    """Return `n_bytes`, the memory for weights and context, and `tokens_per_second`, an upper bound of plain decoding.
+
+    The bound is for the CPU: each token reads the weights once. A sparse model reads less.
+    """
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.size import kv_bytes
+    from llama_eagle.native.processor.bandwidth import read_rates
+    from llama_eagle.native.processor.threads import default_threads
+
+    first, files = read_model(target)
+    weights = sum(file.file_size for file in files)
+    (rate,) = read_rates([default_threads()], n_bytes=1 << 28)
+    return {
+        "n_bytes": weights + kv_bytes(first, n_ctx, *types),
+        "tokens_per_second": rate / weights,
+    }
 
 
 def pairs(json: Json = False) -> None:

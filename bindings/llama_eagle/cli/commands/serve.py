@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,13 +16,15 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
     CHAT_CONTEXT,
     FLAGS,
-    TARGET_HELP,
     ParseSpecial,
     ServedComputing,
     ServedDrafting,
+    TargetOption,
     Threads,
     Verbose,
     Vision,
+    Yes,
+    find_model,
     in_flags,
 )
 from llama_eagle.errors import EnvironmentFailure, UsageError
@@ -74,10 +76,8 @@ class Vectors:
 def serve(
     *,
     context: typer.Context,
-    model: Annotated[
-        Path | None,
-        typer.Option("--model", "-m", metavar="TARGET.gguf", help=TARGET_HELP),
-    ] = None,
+    model: Annotated[str | None, TargetOption] = None,
+    yes: Yes = False,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -121,7 +121,7 @@ def serve(
     from llama_eagle.serving.process import run
 
     options = serving.ServerOptions(
-        model=model or Path(),
+        model=model or "",
         drafting=drafting.options(),
         mmproj=vision.mmproj,
         context=computing.context(max(ctx_size, 1), 0),
@@ -138,10 +138,10 @@ def serve(
     )
     if config is not None:
         options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))
-    served = serving.check(options)
+    require_free(options.host, options.port)
+    served = serving.check(replace(options, model=find_model(options.model, yes, options.drafting)))
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
-    require_free(options.host, options.port)
     about = f"serving {_name(served.target)}; {in_flags(served.why)}"
     with _removed_socket(options.host):
         status = run(serving.server_args(served), serving.server_env(served), about, options.verbose)

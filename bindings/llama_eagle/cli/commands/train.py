@@ -12,7 +12,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import ADVANCED, Json, Overwrite, read_layers
+from llama_eagle.cli.options import ADVANCED, Json, Overwrite, Yes, find_model, read_layers
 from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
 from llama_eagle.files import check_output, expand_home, refuse_existing, refuse_sources
 
@@ -214,9 +214,10 @@ def train(
     target: Annotated[
         str,
         typer.Option(
-            metavar="TARGET",
-            help="Model to train the draft for: a GGUF file, used in its own quantization, or a Hugging Face folder or "
-            "hub id.",
+            metavar="MODEL",
+            help="Model to train the draft for: a GGUF file, used in its own quantization, a Hugging Face folder or "
+            "hub id, used as it is, or a name that `llama-eagle list` shows. With --data self, or with its type "
+            "(OWNER/NAME:TYPE), a checkpoint is converted first.",
         ),
     ],
     out: Annotated[
@@ -248,6 +249,7 @@ def train(
     gguf_type: Annotated[
         str, typer.Option(metavar="TYPE", help="Quantization type of the file that --gguf writes.")
     ] = "q8_0",
+    yes: Yes = False,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -261,6 +263,7 @@ def train(
         ("format", draft.format, FORMATS), ("dtype", run_options.dtype, DTYPES), ("device", run_options.device, DEVICES)
     )  # fmt: skip
     _refuse(choices, draft)
+    target = _trained_model(target, data or ["self"], yes)
     if gguf is not None:
         _require_writable(gguf, gguf_type.lower(), draft)
         _refuse_sources(gguf, out, target, [*(data or []), *([draft.init] if draft.init else [])])
@@ -280,6 +283,15 @@ def train(
     file = gguf or next(Path(report.output).glob("mtp-*.gguf"), None)
     if file is not None and expand_home(target).is_file():
         console.data(f"Use it: {shlex.join(('llama-eagle', 'generate', '-m', target, '-d', str(file)))}")
+
+
+def _trained_model(target: str, data: Sequence[str], yes: bool) -> str:
+    """Return the target as training takes it: a checkpoint's folder or hub id, or the file of a GGUF."""
+    from llama_eagle.store.find import is_checkpoint, is_name
+
+    if not is_name(target) or ("self" not in data and is_checkpoint(target)):
+        return target
+    return str(find_model(target, yes))
 
 
 def _convert(folder: str, target: str, gguf: Path, outtype: str) -> None:
