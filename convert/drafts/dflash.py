@@ -21,8 +21,8 @@ from llama_eagle.convert.drafts.vocab import map_vocabulary
 from llama_eagle.convert.drafts.write import StockDraft, draft_report, write_draft
 from llama_eagle.convert.rope import parameters, proportional_factors
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.source.coded import read_scheme
 from llama_eagle.convert.source.config import Fields
+from llama_eagle.convert.source.stated import checkpoint_scheme
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Row, Section, Transform, computed, plan
 from llama_eagle.convert.writer import GGUFOutput, Progress
@@ -97,7 +97,7 @@ def _dropped(name: str) -> str | None:
 
 
 def _read(checkpoint: Checkpoint, target: Target) -> StockDraft[DFlashConfig]:
-    weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config, strict=False))
+    weights = Weights(checkpoint, canonical, checkpoint_scheme(checkpoint, draft=True))
     stated, factors = _with_gemma_heads(checkpoint.config, weights)
     config = DFlashConfig(stated, checkpoint.source)
     _check_target(config, target)

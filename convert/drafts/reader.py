@@ -16,7 +16,7 @@ from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import is_identity, map_vocabulary
 from llama_eagle.convert.rope import Rope, draft_rope
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.source.coded import read_scheme
+from llama_eagle.convert.source.stated import checkpoint_scheme
 from llama_eagle.convert.source.storage import INTEGER_DTYPES
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, plan
@@ -68,7 +68,7 @@ class _Reading:
 def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) -> Draft:
     """Read a draft. Raises ConfigError or ConversionError unless configuration, tensors and target fit together."""
     config = read_config(checkpoint.config)
-    weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config, strict=False))
+    weights = Weights(checkpoint, canonical, checkpoint_scheme(checkpoint, draft=True))
     if config.is_gemma:
         head, n_head_kv = gemma4.stored_heads(weights)
         config = replace(config, geometry=replace(config.geometry, head_dim=head, n_head_kv=n_head_kv))

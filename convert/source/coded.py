@@ -5,6 +5,7 @@ The tensors' names, types and shapes determine how a weight is decoded (weights.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +36,20 @@ class Scheme:
     carries: bool = False
 
 
+def quantization_configs(config: dict[str, Any]) -> Iterator[Any]:
+    """Yield what config.json states about quantization: at its top level, then in its parts."""
+    inner = (config.get(key) for key in ("text_config", "transformer_layer_config"))
+    keys = ("quantization_config", "compression_config")  # the second is older
+    yield from filter(None, (part.get(key) for part in (config, *inner) if isinstance(part, dict) for key in keys))
+
+
 def read_scheme(config: dict[str, Any], *, strict: bool = True) -> Scheme:
     """Return the scheme of a checkpoint. Raises ConfigError for an unsupported one.
 
     With strict=False, return the default instead: a draft's configuration may be a copy of its target's, and its
     tensors decide.
     """
-    inner = (config.get(key) for key in ("text_config", "transformer_layer_config"))
-    keys = ("quantization_config", "compression_config")  # the second is older
-    stated = (part.get(key) for part in (config, *inner) if isinstance(part, dict) for key in keys)
-    found = next(filter(None, stated), None)
+    found = next(quantization_configs(config), None)
     if found is None:
         return Scheme()
     scheme = _scheme(found) if isinstance(found, dict) else None
@@ -68,13 +73,15 @@ def _scheme(found: dict[str, Any]) -> Scheme | None:
         return _compressed_scheme(found)
     if method == "modelopt":
         return Scheme() if str(found.get("quant_algo")).upper() in _MODELOPT else None
-    if method == "gptq" and found.get("checkpoint_format", "gptq") in ("gptq", "gptq_v2"):
-        shift = 1 if found.get("checkpoint_format", "gptq") == "gptq" else 0
+    kind = str(found.get("checkpoint_format") or found.get("format") or "gptq").lower()
+    if method == "gptq" and kind in ("gptq", "gptq_v2"):
+        shift = 1 if kind == "gptq" else 0
         return Scheme(zero_shift=shift, carries="gptqmodel" in str(found.get("meta")).lower())
     if method in ("auto-round", "intel/auto-round"):
         packing = str(found.get("packing_format"))
         return Scheme(zero_shift=1 if "gptq" in packing and "gptqmodel" not in packing else 0)
-    known = method == "torchao" or (method == "awq" and str(found.get("version", "gemm")).lower() == "gemm")
+    packing = str(found.get("version") or found.get("format") or "gemm").lower()
+    known = method == "torchao" or (method == "awq" and packing == "gemm" and found.get("backend") != "llm-awq")
     return Scheme() if known else None
 
 

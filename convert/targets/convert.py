@@ -18,8 +18,7 @@ from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.pooling import pooling_type
 from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
-from llama_eagle.convert.source.coded import Scheme, read_scheme
-from llama_eagle.convert.source.storage import FLOAT_DTYPES
+from llama_eagle.convert.source.stated import checkpoint_scheme
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import reranker, vision
@@ -102,18 +101,9 @@ def canonical(name: str) -> str:
     return name.removesuffix(".weight") if name.endswith(experts) else name
 
 
-def _scheme(checkpoint: Checkpoint) -> Scheme:
-    """Return the scheme of quantized weights. Fine-tunes may keep the configuration of it without such weights."""
-    config, stated = checkpoint.config, checkpoint.json_file("hf_quant_config.json")  # ModelOpt's own file
-    if stated and not config.get("quantization_config") and isinstance(stated.get("quantization"), dict):
-        config = {**config, "quantization_config": {"quant_method": "modelopt", **stated["quantization"]}}
-    names = checkpoint.names()
-    return read_scheme(config, strict=any(checkpoint.info(name).dtype not in FLOAT_DTYPES for name in names))
-
-
 def _match(checkpoint: Checkpoint, conversion: Conversion, config: ModelConfig, options: TargetOptions) -> _Model:
     dims = conversion.dims(config)
-    weights = Weights(checkpoint, canonical, _scheme(checkpoint))
+    weights = Weights(checkpoint, canonical, checkpoint_scheme(checkpoint))
     if _ties(config)[0] and "embed_tokens.weight" not in weights and "lm_head.weight" in weights:
         weights.rename("lm_head.weight", "embed_tokens.weight")  # safetensors' save_model() keeps one of both names
     only = options.mtp_only

@@ -18,8 +18,8 @@ from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.write import StockDraft, draft_report, write_draft
 from llama_eagle.convert.rope import proportional_factors
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.source.coded import read_scheme
 from llama_eagle.convert.source.config import Fields, key_value_heads
+from llama_eagle.convert.source.stated import checkpoint_scheme
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Row, Section, computed, plan
 from llama_eagle.convert.writer import GGUFOutput, Progress
@@ -182,7 +182,7 @@ def _read(checkpoint: Checkpoint, target: Target) -> StockDraft[AssistantConfig]
             f"{target.name} is a {target.architecture} model with {target.hidden_size} and {target.n_vocab}; give the "
             "right --target"
         )
-    weights = Weights(checkpoint, canonical, read_scheme(checkpoint.config, strict=False))
+    weights = Weights(checkpoint, canonical, checkpoint_scheme(checkpoint, draft=True))
     planned = plan(_table(config), weights, dims, lambda name: match(_UNUSED, name))
     if "full_attention" in config.kinds:
         planned.tensors.append(computed("rope_freqs.weight", config.factors(), "pairs that are not rotated"))
