@@ -80,7 +80,7 @@ class Score:
             "mean_emitted": self.statistics.mean_emitted,
             "accept_rate": self.statistics.accept_rate,
             "accepted_per_position": self.statistics.accepted_per_position,
-            "tried_per_position": self.statistics.tried_at,
+            "tried_per_position": self.statistics.positions.tried,
             "plain_tps": self.plain_tps,
             "tps": self.tps,
             "over_plain": self.tps / self.plain_tps if self.plain_tps else 0.0,

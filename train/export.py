@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from llama_eagle.convert.drafts.config import ACCEPTANCE
 from llama_eagle.convert.drafts.layers import resolve_layer_ids
 from llama_eagle.convert.export.engines import speculators_header
 from llama_eagle.convert.source import open_checkpoint
@@ -66,9 +67,19 @@ class DraftOf:
 
 
 def export_draft(
-    draft: Eagle3Draft, folder: Path, *, layout: str, draft_ids: Tensor, embedding: Tensor, target: DraftOf
+    draft: Eagle3Draft,
+    folder: Path,
+    *,
+    layout: str,
+    draft_ids: Tensor,
+    embedding: Tensor,
+    target: DraftOf,
+    acceptance: Sequence[float] = (),
 ) -> None:
-    """Write config.json and model.safetensors (BF16). Each file is written completely or not at all."""
+    """Write config.json and model.safetensors (BF16). Each file is written completely or not at all.
+
+    acceptance: rates by position on held-out data, which `convert` passes on as the draft's price.
+    """
     tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in draft.state_dict().items()}
     n_draft, n_vocab = len(draft_ids), len(embedding)
     tensors["d2t"] = draft_ids.cpu() - torch.arange(n_draft)
@@ -78,13 +89,15 @@ def export_draft(
         tensors["embed_tokens.weight"] = embedding.detach().to("cpu", torch.bfloat16)
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, target.aux_layers), target)
+    if acceptance:
+        config[ACCEPTANCE] = list(acceptance)
     folder.mkdir(parents=True, exist_ok=True)
     weights, settings = (folder / name for name in DRAFT_FILES)
     write_tensors(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     write_whole(settings, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
 
 
-def export_head(head: MTPHead, info: TargetInfo, folder: Path) -> None:
+def export_head(head: MTPHead, info: TargetInfo, folder: Path, acceptance: Sequence[float] = ()) -> None:
     """Write mtp-NAME.gguf for a target that is a GGUF; otherwise a checkpoint for `convert --mtp-only`.
 
     That checkpoint is the target's settings, its tokenizer, the head, and the other tensors of the target that such a
@@ -92,7 +105,7 @@ def export_head(head: MTPHead, info: TargetInfo, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(info, EngineTargetInfo):
-        write_head(dict(head.named_parameters()), info.parts, folder / head_name(info.folder))
+        write_head(dict(head.named_parameters()), info.parts, folder / head_name(info.folder), acceptance)
         return
     target = open_checkpoint(info.folder)
     shared = [name for name in target.names() if name.endswith(HEAD_SHARES) and not name.startswith("mtp.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -37,10 +37,16 @@ class Lesson:
 
 
 class Loop:
-    """Trains until the last step, or until the held-out acceptance stops rising. export: writes the draft as it is."""
+    """Trains until the last step, or until the held-out acceptance stops rising. export: writes the draft as it is,
+    with its held-out acceptance rates by position (empty: unknown)."""
 
     def __init__(
-        self, model: TrainingPass, lesson: Lesson, settings: Settings, accelerator: Any, export: Callable[[], None]
+        self,
+        model: TrainingPass,
+        lesson: Lesson,
+        settings: Settings,
+        accelerator: Any,
+        export: Callable[[Sequence[float]], None],
     ) -> None:
         self.lesson, self.settings, self.accelerator, self.export = lesson, settings, accelerator, export
         self.per_step = settings.accumulate * accelerator.num_processes
@@ -184,12 +190,12 @@ class Loop:
         progress = self.progress
         if summary is None:
             if self._is_last:
-                self._export()
+                self._export([])
             return
         self._write(journal, True, summary)
         if summary["mean_emitted"] > progress.best:
             progress.best, progress.n_worse = summary["mean_emitted"], 0
-            self._export()
+            self._export(summary["accuracy"])
             return
         progress.n_worse += 1
         progress.done = 0 < self.settings.patience <= progress.n_worse
@@ -204,9 +210,9 @@ class Loop:
             totals.add(outcome.losses, outcome.counts)
         return totals.summary(self.accelerator)
 
-    def _export(self) -> None:
+    def _export(self, acceptance: Sequence[float]) -> None:
         if self.accelerator.is_main_process:
-            self.export()
+            self.export(acceptance)
 
     def _write(self, journal: Journal | None, held_out: bool, values: dict[str, Any]) -> None:
         if journal is not None:

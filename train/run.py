@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -278,22 +278,23 @@ def _online(
 
 def _draft(
     settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor, earlier: Earlier | None
-) -> tuple[TrainingPass, Callable[[], None]]:
+) -> tuple[TrainingPass, Callable[[Sequence[float]], None]]:
     """Build a draft before its first step, wrapped in its training pass, and its export function."""
     if settings.mtp:
         head = make_head(info, frozen, ids, settings.seed, Path(settings.init) if settings.init else None)
-        return _pass(settings, head, frozen, ids), lambda: export_head(head, info, settings.output)
+        return _pass(settings, head, frozen, ids), partial(export_head, head, info, settings.output)
     geometry = choose_geometry(settings, info, len(ids), earlier)
     draft = make_draft(geometry, frozen, ids, settings.seed, earlier)
     name = Path(settings.target)
 
-    def export() -> None:
+    def export(acceptance: Sequence[float]) -> None:
         export_draft(
             draft,
             settings.output,
             layout=settings.format,
             draft_ids=ids,
             embedding=frozen.embedding,
+            acceptance=acceptance,
             target=DraftOf(str(name.resolve() if name.exists() else name), info.architecture, info.aux_layers),
         )
 

@@ -16,6 +16,7 @@ from llama_eagle.convert.source.config import Fields, head_size, key_value_heads
 from llama_eagle.errors import ConfigError
 
 WHERE = "config.json"
+ACCEPTANCE = "held_out_acceptance"  # of our trainer: rates by position on its held-out data
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class DraftConfig:
     ids_nested: list[int] | None  # the same in eagle_config
     logit_scale: float
     logit_softcap: float | None
+    acceptance: list[float]  # by position, on the trainer's held-out data; empty if unknown
 
     @property
     def is_gemma(self) -> bool:
@@ -121,7 +123,15 @@ def read_config(data: dict[str, Any]) -> DraftConfig:
         ids_nested=_layer_ids(nested),
         logit_scale=1.0 if scale is None else scale,
         logit_softcap=layer.number("final_logit_softcapping"),
+        acceptance=_acceptance(raw),
     )
+
+
+def _acceptance(raw: Fields) -> list[float]:
+    rates = raw.get(ACCEPTANCE, [])
+    if not isinstance(rates, list) or not all(isinstance(rate, (int, float)) and 0 <= rate <= 1 for rate in rates):
+        raise raw.bad(ACCEPTANCE, "rates from 0 to 1")
+    return [float(rate) for rate in rates]
 
 
 def _layer_ids(fields: Fields) -> list[int] | None:

@@ -22,6 +22,7 @@ from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import PIECE, Dims, Plan, Planned, computed, stored_type
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConversionError
+from llama_eagle.gguf.names import HELD_OUT
 
 _FIXED = {"d2t": "i64", "extended": "i32"}  # types independent of --outtype
 
@@ -85,6 +86,7 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
         out.key(name, value)
     for name, value in keys.items():
         out.key(f"{ARCH}.{name}", value)
+    out.key(HELD_OUT, draft.config.acceptance, "f32")
     target.write_tokenizer(out)
 
 

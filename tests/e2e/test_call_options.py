@@ -30,7 +30,7 @@ def drafted(llm: Any, call: str, **options: Any) -> tuple[str, int, int]:
         answer = llm(prompt="abc", **given) if call == "call" else llm.create_completion("abc", **given)
     parts = list(answer) if options.get("stream") else [answer]
     text = "".join(str(part["choices"][0].get("text") or part["choices"][0].get("delta")) for part in parts)
-    return text, llm.speculative_stats.n_drafted, len(llm.speculative_stats.tried_at)
+    return text, llm.speculative_stats.n_drafted, len(llm.speculative_stats.positions.tried)
 
 
 @pytest.mark.parametrize("call", ["completion", "chat", "call"])

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.native
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 KEYS = {
     "text", "tokens", "n_prompt", "n_generated", "prompt_ms", "decode_ms", "tokens_per_second", "stop_reason",
-    "speculative", "draft_device", "placement", "exact", "inexact", "unverified",
+    "speculative", "draft_device", "drafter", "placement", "exact", "inexact", "unverified",
 }  # fmt: skip
 SPECULATIVE_KEYS = {
     "drafter", "rounds", "rounds_of", "n_drafted", "n_accepted", "accept_rate", "mean_emitted",

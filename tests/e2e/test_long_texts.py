@@ -94,7 +94,7 @@ def test_random_weights(random_pair: tuple[Path, Path], arguments: dict[str, Any
     plain.close()
     drafting = load(target, draft, n_draft=LONGEST, drafter=drafter)
     assert generate(drafting, prompt, arguments) == expected
-    accepted = drafting.speculative_stats.accepted_at
+    accepted = drafting.speculative_stats.positions.accepted
     assert len(accepted) == LONGEST and min(accepted) > 0  # up to every place
     drafting.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -17,8 +18,8 @@ from fixtures.upstream import source_folder
 from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.drafting import price as price_module
 from llama_eagle.drafting.options import AUTO, LOOKUP, NONE, DraftingOptions
-from llama_eagle.drafting.price import Costs, keep, price
-from llama_eagle.drafting.resolve import resolve, without_lookup
+from llama_eagle.drafting.price import Costs, keep, learn, price
+from llama_eagle.drafting.resolve import FOUND_NONE, resolve, without_lookup
 from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputError, UsageError
 from llama_eagle.gguf import architectures, mtp, names
 from llama_eagle.gguf.header import read_model
@@ -84,23 +85,60 @@ def test_the_best_price_of_several_kinds(tmp_path: Path, monkeypatch: pytest.Mon
         return str(choice.options.draft), choice.why
 
     prices = {name: price(models["m"], None if name == "m" else models[name]) for name in models}
-    assert prices["m"] == prices["mtp"] and prices["m"].speed > prices["dflash"].speed
+    assert prices["m"] == prices["mtp"] and prices["dflash"].speed > prices["m"].speed, "it is read once for a block"
     draft, why = chosen()
-    assert draft == MTP, "the first of equal ones"
-    assert why.startswith(f"{head}; its price is the best of 4: {prices['m']} (draft={files['mtp']}: {prices['m']}, ")
+    assert draft == str(files["dflash"])
+    assert f"its price is the best of 4: {prices['dflash']} (draft=mtp: {prices['m']}, " in why
     assert "computed from bytes" in why and "measured" not in why
-    assert prices["dflash"].speed > prices["eagle3"].speed, "it is read once for a block"
-    for name in ("dflash", "eagle3"):
-        keep(models["m"], models[name], Costs([0.9], row=0.0, token=0.01 * (name == "dflash")))
+    for name in ("mtp", "eagle3"):
+        keep(models["m"], models[name], Costs([0.9], row=0.0, token=0.01 * (name == "mtp")))
         draft, why = chosen()
         assert draft == str(files[name]) and f"{price(models['m'], models[name])} (" in why and "measured" in why
     with monkeypatch.context() as patch:
         patch.setattr(price_module, "cache_dir", Mock(side_effect=EnvironmentFailure("no home folder")))
-        assert chosen()[0] == MTP, "without a cache, prices are computed"
+        assert chosen()[0] == str(files["dflash"]), "without a cache, prices are computed"
     files["eagle3"].touch()
-    assert chosen()[0] == str(files["dflash"]), "measured with another file"
+    assert chosen()[0] == str(files["mtp"]), "measured with another file"
+    files["mtp"].unlink()
     files["dflash"].write_text("damaged")
     assert chosen()[0] == MTP and "dflash" not in chosen()[1]
+
+
+def test_a_draft_that_does_not_pay_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By measured costs, and by the acceptance of earlier use; a draft that is named is used all the same."""
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(tmp_path / "cache"))
+    target, draft = make_target_gguf(tmp_path / "m.gguf"), tmp_path / "eagle3-m.gguf"
+    convert_draft(make_draft(tmp_path / "chain", DraftSpec()), target, draft)
+    models = read_model(target)[1], read_model(draft)[1]
+    only = DraftingOptions(draft=draft)
+    keep(models[0], None, Costs([0.1], row=0.1, token=0.1))  # its own head
+    keep(*models, Costs([0.9], row=0.05, token=0.05))
+    learn(target, draft, [50], [0])
+    assert price(*models).acceptance == "earlier use" and price(*models).pays
+    learn(target, draft, [5000, 40], [200, 10])
+    cost = price(*models)
+    assert cost.speed < 1
+    choice = resolve(target, DraftingOptions())
+    slow = f"drafts would be slower than none: draft=mtp: {price(models[0])}, draft={draft}: {cost}"
+    assert (choice.options.draft, choice.why) == (LOOKUP, f"prompt look-up drafts: {slow} {FOUND_NONE}")
+    assert resolve(target, only).options.draft == draft
+    learn(target, draft, [4000] * 2, [3900] * 2)  # later use counts more than earlier
+    assert resolve(target, DraftingOptions()).options.draft == draft
+    draft.touch()  # another file: what was seen with the old one is not used
+    assert price(*models).acceptance == "typical"
+
+
+def test_acceptance_of_training_is_in_the_file(tmp_path: Path) -> None:
+    """A draft that hardly learned anything has a price below plain decoding."""
+    target = make_target_gguf(tmp_path / "m.gguf")
+    for name, rates in (("good", [0.8, 0.7]), ("poor", [0.05, 0.01])):
+        folder = make_draft(tmp_path / name, DraftSpec())
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "held_out_acceptance": rates}))
+        convert_draft(folder, target, tmp_path / f"{name}.gguf")
+        cost = price(read_model(target)[1], read_model(tmp_path / f"{name}.gguf")[1])
+        assert (cost.acceptance, cost.pays) == ("held out", name == "good")
+        assert str(cost).endswith("computed from bytes and held-out acceptance")
 
 
 def test_price_by_lengths() -> None:

@@ -55,8 +55,9 @@ def resolve(target: Source, options: Options) -> Choice[Options]:
 
     The first that applies: what the options name; a draft; prompt look-up, unless that takes copies of a recurrent
     state. Drafts are the target's own MTP head, those next to it that have its name or are the only one
-    (gguf/sidecars.py), and published drafts (pairs.py) that `run` has converted: among several that fit, the one with
-    the best price (drafting/price.py), or the first if their prices are equal.
+    (gguf/sidecars.py), and published drafts (pairs.py) that `run` has converted: of those that fit, but for
+    those that were seen to be slower than plain decoding, the one with the best price (drafting/price.py), the first
+    of equal ones.
     Raises `InputError` for files that cannot be read, and for a target without the head that the options name,
     `IncompatibleModels` for a look-up or drafter of the user's on a target whose state cannot be rolled back.
     """
@@ -129,25 +130,28 @@ def session_options(draft: Header | None, options: DraftingOptions) -> SessionOp
 def _found(target: Source, options: Options) -> Choice[Options]:
     files = read_model(target)[1]
     found = [*find_sidecars(files), *_kept(files)]
-    drafts = [each for each in found if each.files is not None]
-    if mtp.has_head(files) or drafts:
-        return _cheapest(files, drafts, options)
+    own: list[Sidecar | None] = [None] if mtp.has_head(files) else []
+    drafts = [*own, *(each for each in found if each.files is not None)]
+    priced = [(each, price(files, each.files if each else None)) for each in drafts]
+    if paying := [(each, cost) for each, cost in priced if cost is None or cost.pays]:
+        return _cheapest(files, paying, options)
     if options.drafter is not None:
         return Choice(options, "the given drafter is used", _require_rollback(files))
     if options.lookup:
         return Choice(replace(options, draft=LOOKUP), NAMED[LOOKUP], _require_rollback(files))
-    return _without_model(files, options, next((each.problem for each in found), NOT_FOUND))
+    problems = [f"drafts would be slower than none: {', '.join(_priced(*each) for each in priced)}"] if priced else []
+    return _without_model(files, options, next(iter([*problems, *(each.problem for each in found)]), NOT_FOUND))
 
 
-def _cheapest(target: list[Header], drafts: list[Sidecar], options: Options) -> Choice[Options]:
-    """Choose the draft with the best price: the target's own head, which is the first if it has one, or `drafts`."""
-    found: list[Sidecar | None] = [*([None] if mtp.has_head(target) else []), *drafts]
-    if len(found) == 1:
-        return _choice(target, found[0], options, REMEDY)
-    priced = [(each, price(target, each.files if each else None)) for each in found]
+def _cheapest(
+    target: list[Header], priced: list[tuple[Sidecar | None, Price | None]], options: Options
+) -> Choice[Options]:
+    """Choose the draft with the best price; None is the target's own head."""
     best, own = max(priced, key=lambda pair: pair[1].speed if pair[1] else 0.0)  # the first of equal ones
+    if len(priced) == 1:
+        return _choice(target, best, options, REMEDY)
     others = ", ".join(_priced(each, cost) for each, cost in priced if each is not best)
-    remark = f"its price is the best of {len(found)}: {own or 'unknown'} ({others})"
+    remark = f"its price is the best of {len(priced)}: {own or 'unknown'} ({others})"
     return _choice(target, best, options, f"{REMEDY}; {remark}")
 
 

@@ -57,7 +57,7 @@ from llama_eagle.errors import InputError, UsageError  # noqa: E402
 from llama_eagle.generation.generate import plain_ms  # noqa: E402
 from llama_eagle.generation.rejection import Chain, RejectionSampling  # noqa: E402
 from llama_eagle.generation.rounds import Plan, Rounds  # noqa: E402
-from llama_eagle.generation.stats import Statistics  # noqa: E402
+from llama_eagle.generation.stats import Statistics, learn_acceptance  # noqa: E402
 from llama_eagle.hub import download  # noqa: E402
 from llama_eagle.native.closing import Closing, OneThread  # noqa: E402
 from llama_eagle.native.limits import MAX_EXACT_DRAFT  # noqa: E402
@@ -344,6 +344,14 @@ class EagleLlama(Completions, Closing):
     def speculative_totals(self) -> Statistics:
         """Statistics of all generations of this instance."""
         return self._measures.total
+
+    def keep_acceptance(self) -> None:
+        """Keep the draft model's acceptance in the cache: the automatic choice of a drafter uses it from then on.
+
+        `generate` and `chat` do this by themselves. Call it once, before `close`.
+        """
+        pair = Path(self.model_path), self._options.draft_file
+        learn_acceptance(self.speculative_totals, self._session.draft_kind, *pair)
 
     @property
     def last_token_was_drafted(self) -> bool:

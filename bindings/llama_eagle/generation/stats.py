@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from llama_eagle.drafting.lookup import PromptLookup
+from llama_eagle.drafting.price import learn
 from llama_eagle.sessions.session import Timings
 
 NATIVE_PHASES = ("draft", "verify", "sample", "commit")
@@ -24,6 +26,31 @@ def phases(before: Timings, after: Timings, ms: float, sample_ms: float = 0.0) -
 
 
 @dataclass
+class Positions:
+    """Drafted tokens whose predecessors in the draft were accepted, and the accepted ones, by draft position."""
+
+    tried: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+
+    def add_round(self, n_draft: int, n_accepted: int) -> None:
+        self._grow(n_draft)
+        for i in range(min(n_draft, n_accepted + 1)):
+            self.tried[i] += 1
+            self.accepted[i] += i < n_accepted
+
+    def add(self, other: Positions) -> None:
+        self._grow(len(other.tried))
+        for i, (tried, accepted) in enumerate(zip(other.tried, other.accepted, strict=True)):
+            self.tried[i] += tried
+            self.accepted[i] += accepted
+
+    def _grow(self, n_positions: int) -> None:
+        missing = [0] * (n_positions - len(self.tried))
+        self.tried += missing
+        self.accepted += missing
+
+
+@dataclass
 class Statistics:
     """Statistics of the rounds of one generation. Times are in ms, without the prompt."""
 
@@ -34,8 +61,7 @@ class Statistics:
     n_drafted: int = 0
     n_accepted: int = 0
     n_emitted: int = 0
-    tried_at: list[int] = field(default_factory=list)
-    accepted_at: list[int] = field(default_factory=list)
+    positions_of: dict[str, Positions] = field(default_factory=dict)  # by drafter
     ms: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Statistics) -> None:
@@ -49,10 +75,8 @@ class Statistics:
         self.n_drafted += other.n_drafted
         self.n_accepted += other.n_accepted
         self.n_emitted += other.n_emitted
-        self._grow(len(other.tried_at))
-        for i, (tried, accepted) in enumerate(zip(other.tried_at, other.accepted_at, strict=True)):
-            self.tried_at[i] += tried
-            self.accepted_at[i] += accepted
+        for name, positions in other.positions_of.items():
+            self.positions_of.setdefault(name, Positions()).add(positions)
         for name, value in other.ms.items():
             self.ms[name] = self.ms.get(name, 0.0) + value
 
@@ -63,10 +87,16 @@ class Statistics:
         self.n_drafted += n_draft
         self.n_accepted += n_accepted
         self.n_emitted += n_emitted
-        self._grow(n_draft)
-        for i in range(min(n_draft, n_accepted + 1)):
-            self.tried_at[i] += 1
-            self.accepted_at[i] += i < n_accepted
+        if n_draft:
+            self.positions_of.setdefault(drafter, Positions()).add_round(n_draft, n_accepted)
+
+    @property
+    def positions(self) -> Positions:
+        """Sum over all drafters."""
+        total = Positions()
+        for positions in self.positions_of.values():
+            total.add(positions)
+        return total
 
     @property
     def accept_rate(self) -> float:
@@ -79,7 +109,8 @@ class Statistics:
     @property
     def accepted_per_position(self) -> list[float]:
         """Share of accepted tokens per draft position, among the rounds that accepted all earlier positions."""
-        return [accepted / tried for accepted, tried in zip(self.accepted_at, self.tried_at, strict=True) if tried]
+        total = self.positions
+        return [accepted / tried for accepted, tried in zip(total.accepted, total.tried, strict=True) if tried]
 
     def __str__(self) -> str:
         """Return a summary of one line."""
@@ -112,11 +143,6 @@ class Statistics:
         drafted, accepted = self.counts_of.get(drafter, (0, 0))
         self.counts_of[drafter] = drafted + n_drafted, accepted + n_accepted
 
-    def _grow(self, n_positions: int) -> None:
-        missing = [0] * (n_positions - len(self.tried_at))
-        self.tried_at += missing
-        self.accepted_at += missing
-
 
 def unaccepted(statistics: Statistics | None) -> str | None:
     """Return a sentence about a draft that is almost never accepted; None for others, or with too few drafted tokens.
@@ -132,3 +158,12 @@ def unaccepted(statistics: Statistics | None) -> str | None:
             count = f"{n_accepted or 'none'} of {n_drafted} drafted tokens {'were' if n_accepted > 1 else 'was'}"
             return f"{count} accepted: wrong draft for this target, or a dead head"
     return None
+
+
+def learn_acceptance(statistics: Statistics | None, kind: str, target: Path, draft: Path | None) -> None:
+    """Keep the acceptance of a draft model for its price.
+
+    kind: its name in `statistics`. draft: None for the target's own head.
+    """
+    if statistics is not None and (seen := statistics.positions_of.get(kind)):
+        learn(target, draft, seen.tried, seen.accepted)

@@ -124,5 +124,6 @@ def run_chat(
         else:
             code = 0
             chat.once(llm, question)
+        llm.keep_acceptance()
     if code:
         raise typer.Exit(code)

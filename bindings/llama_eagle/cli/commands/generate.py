@@ -184,7 +184,8 @@ def generate(
             result = _generate(pair, choice.options, context, ids, options, pictures, None if json else answer.write)
             if not json:
                 answer.end()
-        _report(result, {**exact.report(pair.target), "placement": pair.placement} if json else None)
+        facts = {**exact.report(pair.target), "placement": pair.placement, "drafter": choice.why}
+        _report(result, facts if json else None)
 
 
 def _start_template(choice: Choice[DraftingOptions]) -> None:
@@ -236,6 +237,7 @@ def _generate(
 ) -> GenerationResult:
     from llama_eagle.drafting.resolve import session_options
     from llama_eagle.generation.generate import Watch, generate
+    from llama_eagle.generation.stats import learn_acceptance
     from llama_eagle.gguf.size import DraftContext
     from llama_eagle.sessions.models import Context
     from llama_eagle.sessions.session import EagleSession
@@ -253,6 +255,7 @@ def _generate(
         watch = Watch(on_text, on_prompt, compare=console.on_terminal() and on_text is not None)
         tokenizer = Tokenizer(pair.target)
         result = generate(session, tokenizer, ids, options, drafting=drafts, pictures=pictures, watch=watch)
+        learn_acceptance(result.speculative, session.draft_kind, pair.target.path, drafts.draft_file)
         return replace(result, draft_device=session.draft_device)
 
 
@@ -261,7 +264,7 @@ def _report(result: GenerationResult, weights: dict[str, Any] | None) -> None:
     from llama_eagle.generation.stats import unaccepted
 
     if weights is not None:
-        held = {key: weights[key] for key in ("exact", "inexact", "unverified", "placement")}
+        held = {key: weights[key] for key in ("exact", "inexact", "unverified", "placement", "drafter")}
         console.result(result.as_dict() | held)
     else:
         console.note(summary(result))

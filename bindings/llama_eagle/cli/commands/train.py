@@ -280,9 +280,23 @@ def train(
         return
     score = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens per round on held-out data"
     console.data(f"{gguf or report.output}: {report.steps} steps{score}")
+    if report.stopped_early:
+        patience = f"no gain in {optimizer.patience} evaluations"
+        console.data(f"Training ended early: {patience}. More data than these {report.n_samples} samples may help.")
     file = gguf or next(Path(report.output).glob("mtp-*.gguf"), None)
     if file is not None and expand_home(target).is_file():
-        console.data(f"Use it: {shlex.join(('llama-eagle', 'generate', '-m', target, '-d', str(file)))}")
+        console.data(_advice(target, file))
+
+
+def _advice(target: str, draft: Path) -> str:
+    """Return the command that uses a trained draft, or the reason not to."""
+    from llama_eagle.drafting.price import price
+    from llama_eagle.gguf.header import read_model
+
+    cost = price(read_model(expand_home(target))[1], read_model(draft)[1])
+    if cost is not None and not cost.pays:
+        return f"Do not use it yet, it would be slower than no draft: {cost}. Train longer, or with more data."
+    return f"Use it: {shlex.join(('llama-eagle', 'generate', '-m', target, '-d', str(draft)))}"
 
 
 def _trained_model(target: str, data: Sequence[str], yes: bool) -> str:

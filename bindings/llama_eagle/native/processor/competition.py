@@ -21,8 +21,8 @@ WINDOW = 1.0  # seconds between two readings of the accounting
 IDLE = 2.0  # a window longer than this many times its rounds contains pauses and is dropped
 GROWTH = 1.01  # growth of a round's best time per round, because the context grows
 DELAYED = 0.3  # share of a window that threads must have waited for a core before round times are used
+WAITING = 0.5  # share of the time of runnable threads, if no quick round is known
 OWN = 0.85  # share of the cores at which the process's own threads occupy them
-LARGEST_SHARE = 0.95  # maximum share of a window that counts as waiting
 
 TASKS = Path("/proc/self/task")
 
@@ -90,7 +90,7 @@ class Competition:
             return
         self._best[n_rows] = min(seconds, self._best.get(n_rows, seconds) * GROWTH)
         self._busy += seconds
-        self._expected += self._best[n_rows]
+        self._expected += min(seconds, self._best_before.get(n_rows, seconds))
         wall = self._clock() - self._start
         if wall >= WINDOW:
             self._end_window(wall)
@@ -99,27 +99,29 @@ class Competition:
     def _begin(self) -> None:
         self._start, self._usage = self._clock(), self._read()
         self._busy = self._expected = 0.0
+        self._best_before = {**self._best}
 
     def _end_window(self, wall: float) -> None:
-        factor = self._factor(wall)
-        self._slow = self._slow + wall if factor >= FACTOR else 0.0
-        if self._slow >= SECONDS and self._report is not None:
-            self._report(
-                f"other programs occupy the processor: rounds take about {factor:.0f} times as long. "
-                "-t 1 may be faster until they end."
-            )
+        measured = self._measure(wall)
+        if measured:  # the context's growth is not told from the delays, and would hide them
+            self._best = {n_rows: min(self._best_before.get(n_rows, best), best) for n_rows, best in self._best.items()}
+        self._slow = self._slow + wall if measured else 0.0
+        if measured and self._slow >= SECONDS and self._report is not None:
+            self._report(f"other programs occupy the processor: {measured}")
             self._report = None
 
-    def _factor(self, wall: float) -> float:
-        """Return the factor by which waiting for cores slows rounds down; 1 if it is unknown."""
+    def _measure(self, wall: float) -> str:
+        """Describe how waiting for cores slows rounds down; "" if it hardly does, or if it is unknown."""
         now, before = self._read(), self._usage
         if now is None or before is None or wall > IDLE * self._busy:
-            return 1.0
-        if now.cpu - before.cpu >= OWN * self._n_cores * wall:
-            return 1.0  # its own threads occupy the cores
-        share = min((now.delay - before.delay) / wall, LARGEST_SHARE)
-        measured = self._busy / self._expected if share >= DELAYED else 1.0
-        return max(measured, 1 / (1 - max(share, 0.0)))
+            return ""
+        delay, cpu = now.delay - before.delay, now.cpu - before.cpu
+        if delay < DELAYED * wall or cpu >= OWN * self._n_cores * wall:  # the second: its own threads occupy the cores
+            return ""
+        factor, waiting = self._busy / self._expected, delay / (delay + cpu)
+        if factor >= FACTOR:
+            return f"rounds take about {factor:.1f} times as long"
+        return f"threads wait for a core {waiting:.0%} of the time" if waiting >= WAITING else ""
 
 
 def watch_process(pid: int, report: Callable[[str], object]) -> None:
