@@ -32,4 +32,5 @@ def test_the_list_is_that_of_the_build() -> None:
         for match in re.findall(r"llama_model_(\w+)::graph", text)
     }
     found = {arch for arch, model in classes.items() if graphs.get(model, model) in publishing}
-    assert found - {"llama-embed"} == FEATURE_TARGETS  # that one generates nothing
+    # The first generates nothing, the second has four streams, the state of the third cannot be rolled back.
+    assert found - {"llama-embed", "qwen4exp", "minimax-01"} == FEATURE_TARGETS
