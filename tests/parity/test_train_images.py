@@ -26,12 +26,12 @@ from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import SessionOptions
 from llama_eagle.sessions.session import EagleSession
 from llama_eagle.sessions.text import Tokenizer
+from llama_eagle.train.data.pictures import row_size
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.export import DraftOf, export_draft
 from llama_eagle.train.features import Batch, OnlineFeatures
 from llama_eagle.train.model import Eagle3Draft, Sections
 from llama_eagle.train.targets.checkpoint import Images, Target, load_images, read_target
-from llama_eagle.train.targets.pictures import row_size
 from llama_eagle.vision.encoder import VisionEncoder
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText
 from llama_eagle.vision.pictures import Picture

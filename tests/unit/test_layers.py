@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ LAYERS = (
     ("cli",),
     ("__init__", "__main__"),
 )
+Name = tuple[str, ...]  # of a file or module
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
 LARGEST_ROOM = 14  # modules side by side
 
@@ -108,6 +109,25 @@ def test_no_files_import_each_other() -> None:
     assert not circles(imports_of_files())
 
 
+def imports_of_folders(by_file: Mapping[Name, Iterable[Name]], depth: int) -> dict[str, set[str]]:
+    """Return the folders that each folder imports, both cut to `depth` names. Files are given by their names' parts."""
+    found = defaultdict[str, set[str]](set)
+    for path, others in by_file.items():
+        folder, rest = (["/".join(each[:-1][:depth]) for each in group] for group in ([path], others))
+        found[folder[0]] |= {*rest} - {*folder}
+    return found
+
+
+def test_no_folders_of_a_room_import_each_other() -> None:
+    """A room's own files may use its folders and be used by them."""
+    by_file = {(*name.split("."),): [(*o.split("."),) for o in others] for name, others in imports_of_files().items()}
+    for depth in range(3, max(map(len, by_file))):
+        in_folders = {
+            path: [o for o in others if len(o) > depth] for path, others in by_file.items() if len(path) > depth
+        }
+        assert not circles(imports_of_folders(in_folders, depth))
+
+
 # --- C++ ---------------------------------------------------------------------------------------------------------
 
 
@@ -134,18 +154,12 @@ def includes() -> dict[Path, set[Path]]:
     return found
 
 
-def native_room(path: Path) -> str:
-    """Return the folder of a target, or the one directly below it."""
-    return "/".join(path.relative_to(NATIVE).parent.parts[:3])
-
-
 def test_no_native_files_or_folders_include_each_other() -> None:
-    by_file = includes()
-    by_room = defaultdict[str, set[str]](set)
-    for path, others in by_file.items():
-        by_room[native_room(path)] |= {native_room(other) for other in others} - {native_room(path)}
-    assert not circles({str(path): set(map(str, others)) for path, others in by_file.items()})
-    assert not circles(by_room)
+    by_file = {path.relative_to(NATIVE).parts: [p.relative_to(NATIVE).parts for p in others]
+               for path, others in includes().items()}  # fmt: skip
+    assert not circles({"/".join(path): {"/".join(other) for other in others} for path, others in by_file.items()})
+    for depth in range(2, max(map(len, by_file))):
+        assert not circles(imports_of_folders(by_file, depth))
 
 
 def test_no_function_returns_the_memory_of_all_threads() -> None:

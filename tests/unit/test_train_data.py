@@ -14,10 +14,10 @@ from fixtures.training import chat, make_training_target, write_jsonl
 from llama_eagle.errors import ConfigError, InputError, UsageError
 from llama_eagle.train.data.batches import BatchPlan, Split, split_held_out
 from llama_eagle.train.data.documents import read_documents
+from llama_eagle.train.data.pictures import find_image
 from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
 from llama_eagle.train.targets.checkpoint import control_tokens, load_tokenizer, read_target
-from llama_eagle.train.targets.pictures import find_image
 from llama_eagle.vision.pictures import decode_data_url
 
 

@@ -15,7 +15,7 @@ from llama_eagle.errors import ConfigError, EagleError, InputError
 from llama_eagle.sessions.chats.abilities import REASONING
 from llama_eagle.sessions.chats.messages import text_of
 from llama_eagle.train.data.documents import MAX_NAMED, Document, Message, image_parts, is_learned
-from llama_eagle.train.targets.pictures import DATA_URL, ImageSource, find_image, read_image
+from llama_eagle.train.data.pictures import DATA_URL, ImageSource, find_image, read_image
 from numpy.typing import NDArray
 
 MIN_LENGTH = 4  # tokens; a shorter sequence has no slot worth learning

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError
+from llama_eagle.train.data.pictures import ImageSource, open_image, prepared, row_size
 from llama_eagle.train.model import Geometry, Sections
-from llama_eagle.train.targets.pictures import ImageSource, open_image, prepared, row_size
 from llama_eagle.train.targets.tokenizer import CheckpointTokenizer
 from torch import Tensor
 

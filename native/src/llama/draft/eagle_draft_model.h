@@ -3,14 +3,11 @@
 #pragma once
 
 #include <array>
-#include <memory>
 #include <vector>
 
 #include "eagle_draft_graph.h"
 #include "ggml.h"
 #include "llama.h"
-
-struct llama_model;
 
 namespace eagle {
 
@@ -103,12 +100,5 @@ struct DraftModel {
     // Reads the vocabulary map of the draft's file (null: none). Needs n_vocab and n_vocab_draft.
     void read_d2t(const ggml_tensor * d2t);
 };
-
-// Returns true if the model's architecture is supported as a draft.
-bool is_known_draft(const llama_model & draft);
-
-// Reads a draft of any supported architecture. Throws EAGLE_ERR_INCOMPATIBLE if it is not supported or does not fit the
-// target.
-std::unique_ptr<DraftModel> read_draft_model(const llama_model & draft, const llama_context & target);
 
 }  // namespace eagle

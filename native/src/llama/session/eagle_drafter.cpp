@@ -1,7 +1,7 @@
 #include "eagle_drafter.h"
 
 #include "eagle_assistant_drafter.h"
-#include "eagle_draft_model.h"
+#include "eagle_draft_kinds.h"
 #include "eagle_feature_drafter.h"
 #include "eagle_session.h"
 #include "eagle_small_drafter.h"

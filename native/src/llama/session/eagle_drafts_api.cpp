@@ -1,6 +1,7 @@
 // C functions of eagle_drafts.h: argument checks, errors to status codes.
 
 #include "eagle_arguments.h"
+#include "eagle_draft_kinds.h"
 #include "eagle_draft_set.h"
 
 struct eagle_drafts {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "eagle_bytes_read.h"
+#include "eagle_draft_kinds.h"
 #include "eagle_error.h"
 #include "ggml-backend.h"
 #include "llama-impl.h"
