@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from math import prod
-from typing import Any
 
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.source.config import Fields
+from llama_eagle.convert.source.generation import sampling_keys
 from llama_eagle.convert.table import Planned
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.files import expand_home
@@ -30,7 +29,7 @@ def write_general(
     out.key("general.size_label", size_label(tensors))
     out.key("general.file_type", FILE_TYPE[outtype])
     out.key("general.quantization_version", QUANTIZATION_VERSION)
-    for key, value in _sampling_keys(checkpoint).items():
+    for key, value in sampling_keys(checkpoint).items():
         out.key(key, value, "i32" if key.endswith("top_k") else None)
 
 
@@ -81,17 +80,3 @@ def _rounded(count: int) -> str:
     scaled = count / limit
     digits = max(2 - len(str(round(scaled)).lstrip("0")), 0)
     return f"{scaled:.{digits}f}{unit}"
-
-
-def _sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the author's sampling defaults, which llama.cpp's tools use."""
-    settings = Fields(
-        checkpoint.json_file("generation_config.json") or {}, f"{checkpoint.source}/generation_config.json"
-    )
-    keys: dict[str, Any] = {}
-    names = {"top_k": int, "top_p": float, "min_p": float, "temperature": float, "repetition_penalty": float}
-    short = {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
-    for name, kind in names.items():
-        if (value := settings.number(name)) is not None:
-            keys[f"general.sampling.{short.get(name, name)}"] = kind(value)
-    return keys

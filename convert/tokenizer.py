@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llama_eagle.convert.pre_tokenizers import StoredEncoder, fitting_name, nodes
+from llama_eagle.convert.source.generation import add_end_tokens
 from llama_eagle.convert.source.storage import read_text
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
 
@@ -90,13 +91,15 @@ def read_tokenizer(
         if settings.get("split_special_tokens"):
             problems.append("tokenizer_config.json: split_special_tokens is true, but llama.cpp finds special tokens")
         accept(problems, checkpoint.source, warnings, force=force)
+        special = _special_ids(checkpoint, texts, {**data["model"]["vocab"], **_ids_by_text(added)}, vocab_size)
+        warnings += add_end_tokens(special, tokens, checkpoint)
         return TokenizerData(
             tokens=tokens,
             types=types,
             merges=merges,
             pre=pre,
             encoder=encoder,
-            special_ids=_special_ids(checkpoint, texts, {**data["model"]["vocab"], **_ids_by_text(added)}, vocab_size),
+            special_ids=special,
             add_special=adds,
             chat_templates=read_chat_templates(checkpoint, settings, warnings),
             warnings=warnings,
@@ -300,8 +303,8 @@ def _special_ids(
 ) -> dict[str, int]:
     """Return the ids of bos, eos, ...: of their texts, or else the ids of config.json or its text_config.
 
-    Of several end tokens the first is used, because llama.cpp finds others by their text, and would end with token 11
-    without any.
+    Of several end tokens the first is used, because llama.cpp would end with token 11 without any. add_end_tokens()
+    adds the others.
     """
     configs = [checkpoint.config, checkpoint.config.get("text_config") or {}]
     found: dict[str, int] = {}

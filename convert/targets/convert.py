@@ -18,12 +18,14 @@ from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.pooling import pooling_type
 from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
+from llama_eagle.convert.source.generation import unstated_settings
 from llama_eagle.convert.source.stated import checkpoint_scheme
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import reranker, vision
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.conversion import Conversion, declared_head, find_conversion, mtp_blocks
+from llama_eagle.convert.targets.preprocessing import image_statistics
 from llama_eagle.convert.tokenizer import TokenizerCheck, TokenizerData, accept, read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError, UsageError
@@ -205,7 +207,7 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
             out.tensor(tensor.name, tensor.shape, tensor.load, stored_type(tensor.name, tensor.shape, outtype))
     report = _report(out, model, outtype, start)
     report.is_reranker = ranks
-    report.warnings += tokenizer.warnings
+    report.warnings += [*tokenizer.warnings, *unstated_settings(checkpoint)]
     if options.mtp and not model.n_mtp and (key := declared_head(conversion, model.config)):
         report.warnings.append(
             f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (a fine-tune?), so the "
@@ -236,15 +238,18 @@ def convert_vision(
     outtype = outtype if is_direct(outtype) else "f16"
     config = ModelConfig(checkpoint.config, checkpoint.source, part="vision_config")
     model = _match(checkpoint, vision.CONVERSION, config, TargetOptions())
+    statistics, warnings = image_statistics(checkpoint, model.dims)
     with gguf_output(Path(output), arch="clip", progress=options.progress) as out:
         write_general(out, checkpoint, model.plan.tensors, outtype, kind="mmproj", name=options.name)
         for name, value in vision.CONVERSION.keys(config, model.dims).items():
             out.key(f"clip.{name}", value)
-        for name, values in vision.image_statistics(checkpoint, model.dims["channels"]).items():
+        for name, values in statistics.items():
             out.key(f"clip.vision.{name}", values)
         for tensor in model.plan.tensors:
             out.tensor(tensor.name, tensor.shape, tensor.load, vision.vision_type(tensor.name, tensor.shape, outtype))
-    return _report(out, model, outtype, start)
+    report = _report(out, model, outtype, start)
+    report.warnings += warnings
+    return report
 
 
 def _outtype(checkpoint: Checkpoint, options: TargetOptions) -> str:

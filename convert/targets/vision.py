@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Dims, Row, Transform, whole_blocks
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.conversion import Block, Conversion
@@ -123,24 +121,6 @@ def _keys(config: ModelConfig, dims: Dims) -> dict[str, Any]:
         "vision.spatial_merge_size": dims["merge"],
         "vision.is_deepstack_layers": [i in deepstack for i in range(dims["n_layer"])],
     }
-
-
-def image_statistics(checkpoint: Checkpoint, channels: int) -> dict[str, list[float]]:
-    """Return mean and standard deviation of the image channels.
-
-    They are in preprocessor_config.json or processor_config.json.
-    """
-    found: dict[str, list[float]] = {}
-    for file in ("preprocessor_config.json", "processor_config.json"):
-        settings = Fields(checkpoint.json_file(file) or {}, f"{checkpoint.source}/{file}")
-        for source in filter(None, (settings, settings.child("image_processor"))):
-            for name in ("image_mean", "image_std"):
-                found[name] = source.numbers(name, channels) or found.get(name, [])
-    if not all(found.values()):
-        raise ConfigError(f"{checkpoint.source}: image_mean and image_std are missing in preprocessor_config.json")
-    if min(found["image_std"]) <= 0:
-        raise ConfigError(f"{checkpoint.source}: image_std is {found['image_std']}, expected positive numbers")
-    return found
 
 
 def vision_type(name: str, shape: tuple[int, ...], outtype: str) -> str:

@@ -94,7 +94,7 @@ def test_old_merges_and_merges_with_spaces(tmp_path: Path) -> None:
 def test_ids_of_special_tokens_come_from_config_when_the_tokenizer_names_none(tmp_path: Path) -> None:
     checkpoint = open_folder(tmp_path, "qwen2", {"eos_token_id": [1, 2], "text_config": {"bos_token_id": 3}})
     edit(tmp_path, "tokenizer_config.json", lambda c: [c.pop("eos_token"), c.pop("pad_token")])
-    assert read_tokenizer(checkpoint, VOCAB).special_ids == {"bos": 3, "eos": 1}  # the first of several
+    assert read_tokenizer(checkpoint, VOCAB).special_ids == {"bos": 3, "eos": 1, "eot": 2}
 
 
 def test_end_tokens_of_generation_config_are_the_last_resort(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_end_tokens_of_generation_config_are_the_last_resort(tmp_path: Path) -> 
     edit(tmp_path, "tokenizer_config.json", lambda c: [c.pop("eos_token"), c.pop("pad_token")])
     assert read_tokenizer(checkpoint, VOCAB).special_ids == {}  # -1 means none
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [482, 480]}')
-    assert read_tokenizer(checkpoint, VOCAB).special_ids == {"eos": 482}
+    assert read_tokenizer(checkpoint, VOCAB).special_ids == {"eos": 482, "eot": 480}
 
 
 IDS = {text: 480 + i for pre in ("qwen2", "llama-bpe") for i, text in enumerate(special_tokens(pre))}

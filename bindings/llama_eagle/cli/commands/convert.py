@@ -333,6 +333,7 @@ def _convert_with_vision(source: Checkpoint, out: Path, mmproj: Path, options: T
         vision = convert_vision(source, middle, options)
         report = asdict(convert_target(source, out, options))
         middle.replace(mmproj)
+    report["warnings"] += vision.warnings
     report["mmproj"] = {"output": str(mmproj), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
     return report
 
