@@ -73,6 +73,11 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
     return rounded
 
 
+def rounded_as(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Round to the type of an array: BF16 bit patterns for uint16, float16 or float32."""
+    return to_bf16(values) if dtype == np.uint16 else values.astype(dtype, copy=False)
+
+
 def to_f16(values: np.ndarray) -> np.ndarray:
     """Convert to float16. A finite value out of range is an error, because it would become infinity."""
     if values.dtype == np.float16:
@@ -189,6 +194,7 @@ _VALUES: Final = {
 
 _MAGNITUDES = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 FP4_VALUES: Final = np.array([*_MAGNITUDES, *(-value for value in _MAGNITUDES)], np.float32)  # E2M1
+FP4_PAIRS: Final = np.stack([np.tile(FP4_VALUES, 16), np.repeat(FP4_VALUES, 16)], axis=1)  # of a byte, lower half first
 FP6_VALUES: Final = np.array(
     [sign * (m / 8 if not e else (1 + m / 8) * 2 ** (e - 1)) for sign in (1, -1) for e in range(4) for m in range(8)],
     np.float32,

@@ -22,14 +22,10 @@ _TENSORS = {
         "an adapter that is not merged (PEFT). Merge it first: model.merge_and_unload().save_pretrained(FOLDER)."
     ),
 }
-_MLX = (
-    "an MLX checkpoint with quantized weights. Convert the original checkpoint, or undo the quantization first: "
-    "mlx_lm.convert --dequantize."
-)
 
 
 def refuse_foreign(checkpoint: Checkpoint) -> None:
-    """Raise `ConversionError` for LoRA adapters, unmerged PEFT, MLX, and drafts of other methods."""
+    """Raise `ConversionError` for LoRA adapters, unmerged PEFT, and drafts of other methods."""
     if reason := _reason(checkpoint):
         raise ConversionError(f"{checkpoint.source}: {reason}")
 
@@ -48,6 +44,4 @@ def _reason(checkpoint: Checkpoint) -> str | None:
     for pattern, reason in _TENSORS.items():
         if any(re.search(pattern, name) for name in names):
             return reason
-    stored = set(names)
-    packed = any(name.endswith(".scales") and f"{name[:-7]}.biases" in stored for name in names)
-    return _MLX if packed and "quantization" in checkpoint.config else None
+    return None

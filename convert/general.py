@@ -13,6 +13,9 @@ from llama_eagle.convert.table import Planned
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.files import expand_home
 
+# Ends of the names of codes and of scales, in whose type a producer dequantizes: MLX, then Quanto.
+_TYPED_SCALES = ((".weight", ".scales"), ("._data._data", "._scale"), ("._data", "._scale"))
+
 
 def write_general(
     out: GGUFOutput,
@@ -50,15 +53,24 @@ def publishable_name(checkpoint: Checkpoint) -> str:
 def stored_outtype(checkpoint: Checkpoint) -> str:
     """Return the outtype that keeps the precision of most of the checkpoint's matrices, by their values.
 
-    Packed integers count as the model's own type, in which their producers dequantize them: f16 for GPTQ and AWQ.
+    Packed integers count as the model's own type, in which their producers dequantize them: f16 for GPTQ and AWQ, the
+    type of the scales for MLX and Quanto.
     """
     sizes: Counter[str] = Counter()
     text = checkpoint.config.get("text_config")
     parts = (checkpoint.config, text if isinstance(text, dict) else {})
     half = any(part.get(name) == "float16" for part in parts for name in ("dtype", "torch_dtype"))
-    for info in map(checkpoint.info, checkpoint.names()):
-        if len(info.shape) >= 2:
-            sizes["f16" if half and info.dtype == "I32" else kept_type(info.dtype)] += info.n_elements
+    names = set(checkpoint.names())
+    for name in names:
+        info = checkpoint.info(name)
+        if len(info.shape) < 2:
+            continue
+        if half and (info.dtype == "I32" or f"{name}.absmax" in names):
+            sizes["f16"] += info.n_elements
+            continue
+        scales = [name[: -len(end)] + scale for end, scale in _TYPED_SCALES if name.endswith(end)]
+        dtype = next((checkpoint.info(scale).dtype for scale in scales if scale in names), info.dtype)
+        sizes[kept_type(dtype)] += info.n_elements
     return max(sizes, key=sizes.__getitem__, default="bf16")
 
 

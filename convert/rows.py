@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from llama_eagle.convert.dtypes import to_f32
 from llama_eagle.convert.table import Dims, Row, Transform
@@ -34,7 +36,9 @@ PAIRS = Transform(
 # Qwen3-Next and Qwen3.5 store RMSNorm weights as their difference from one.
 PLUS_ONE = Transform(lambda values, dims: to_f32(values) + np.float32(1))
 NEGATIVE_EXP = Transform(lambda values, dims: _negative_exp(values))
-SQUEEZE_CONV = Transform(lambda values, dims: values[:, 0, :], lambda shape, dims: (shape[0], shape[2]))
+SQUEEZE_CONV = Transform(
+    lambda values, dims: values.reshape(len(values), -1), lambda shape, dims: (shape[0], shape[1] * shape[2])
+)
 
 # Fused experts, as slices [2 * expert_ff, embd] (out_in) or their transposes (in_out).
 FIRST_HALF = Transform(lambda v, dims: v[: len(v) // 2], lambda s, dims: (s[0] // 2, s[1]))
@@ -42,6 +46,16 @@ SECOND_HALF = Transform(lambda v, dims: v[len(v) // 2 :], lambda s, dims: (s[0] 
 TRANSPOSED = Transform(lambda v, dims: v.T, lambda s, dims: (s[1], s[0]))
 FIRST_HALF_T = Transform(lambda v, dims: v[:, : v.shape[1] // 2].T, lambda s, dims: (s[1] // 2, s[0]))
 SECOND_HALF_T = Transform(lambda v, dims: v[:, v.shape[1] // 2 :].T, lambda s, dims: (s[1] // 2, s[0]))
+
+# mlx-lm's hybrids: norms hold the one, and a convolution has its channels last.
+CONV = ("lin_qkv", "1", "conv")
+
+
+def of_mlx(row: Row) -> Row:
+    """Return a row for mlx-lm's form of a checkpoint."""
+    if row.transform is PLUS_ONE:
+        return replace(row, transform=None)
+    return replace(row, shape=("lin_qkv", "conv", "1")) if row.shape == CONV else row
 
 
 def tile_heads(values: np.ndarray, dims: Dims, head: int, axis: int = 0) -> np.ndarray:
@@ -65,7 +79,7 @@ TILE_ROWS = Transform(lambda v, dims: tile_heads(v, dims, dims["v_head"]))
 TILE_ONE_PER_HEAD = Transform(lambda v, dims: tile_heads(v, dims, 1))
 TILE_COLUMNS = Transform(lambda v, dims: tile_heads(v, dims, dims["v_head"], axis=1))
 TILE_NEGATIVE_EXP = Transform(lambda v, dims: tile_heads(_negative_exp(v), dims, 1))
-TILE_CONV = Transform(lambda v, dims: _tile_tail(v[:, 0, :], dims), SQUEEZE_CONV.shape)
+TILE_CONV = Transform(lambda v, dims: _tile_tail(v.reshape(len(v), -1), dims), SQUEEZE_CONV.shape)
 
 # --- rows -------------------------------------------------------------------------------------------------------
 
@@ -130,6 +144,14 @@ EXPERTS = (
     Row("mlp.experts.{e}.gate_proj.weight", "ffn_gate_exps.weight", ("expert_ff", "embd")),
     Row("mlp.experts.{e}.up_proj.weight", "ffn_up_exps.weight", ("expert_ff", "embd")),
     Row("mlp.experts.{e}.down_proj.weight", "ffn_down_exps.weight", ("embd", "expert_ff")),
+    *(  # MLX's
+        Row(f"mlp.switch_mlp.{name}_proj.weight", f"ffn_{name}_exps.weight", ("experts", *shape), layout="out_in")
+        for name, shape in (
+            ("gate", ("expert_ff", "embd")),
+            ("up", ("expert_ff", "embd")),
+            ("down", ("embd", "expert_ff")),
+        )
+    ),
     Row(_GATE_UP, "ffn_gate_exps.weight", ("experts", "2*expert_ff", "embd"), FIRST_HALF, layout="out_in"),
     Row(_GATE_UP, "ffn_up_exps.weight", ("experts", "2*expert_ff", "embd"), SECOND_HALF, layout="out_in"),
     Row(_DOWN, "ffn_down_exps.weight", ("experts", "embd", "expert_ff"), layout="out_in"),
@@ -190,7 +212,7 @@ DELTA_NET = (
     Row("linear_attn.in_proj_z.weight", "attn_gate.weight", ("lin_v", "embd"), TILE_ROWS),
     Row("linear_attn.in_proj_a.weight", "ssm_alpha.weight", ("v_heads", "embd"), TILE_ONE_PER_HEAD),
     Row("linear_attn.in_proj_b.weight", "ssm_beta.weight", ("v_heads", "embd"), TILE_ONE_PER_HEAD),
-    Row("linear_attn.conv1d.weight", "ssm_conv1d.weight", ("lin_qkv", "1", "conv"), TILE_CONV),
+    Row("linear_attn.conv1d.weight", "ssm_conv1d.weight", CONV, TILE_CONV),
     Row("linear_attn.A_log", "ssm_a", ("v_heads",), TILE_NEGATIVE_EXP),
     Row("linear_attn.dt_bias", "ssm_dt.bias", ("v_heads",), TILE_ONE_PER_HEAD),
     norm("linear_attn.norm.weight", "ssm_norm.weight", "v_head"),

@@ -6,7 +6,6 @@ to be dropped, every required one is present, and every shape is the one implied
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +18,6 @@ from llama_eagle.gguf.validate.table import size_of
 
 Dims = Mapping[str, int]
 Shape = tuple[int, ...]
-PIECE = 1 << 20  # elements per piece, about the size of a core's cache
 
 # Matrices that llama.cpp reads as float32 only, in addition to all vectors and norms.
 _ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
@@ -119,7 +117,7 @@ def _names(row: Row, section: Section, dims: Dims) -> list[str]:
 
 def _fits(row: Row, names: list[str], weights: Weights, dims: Dims) -> bool:
     wanted = resolve(row.shape, dims)
-    return all(weights.shape(name) == wanted for name in names)
+    return all(weights.fits(name, wanted) for name in names)
 
 
 def _fused_layout(sections: Sequence[Section], weights: Weights, dims: Dims) -> str | None:
@@ -160,13 +158,6 @@ def _choose(present: list[Row], section: Section, weights: Weights, dims: Dims, 
     return fitting[0]
 
 
-def _pieces(values: np.ndarray, unit: int) -> Iterator[np.ndarray]:
-    """Yield the array in pieces of complete units of rows."""
-    n_rows = max(1, PIECE // max(1, unit * math.prod(values.shape[1:]))) * unit
-    for start in range(0, len(values), n_rows):
-        yield values[start : start + n_rows]
-
-
 def _planned(row: Row, section: Section, weights: Weights, dims: Dims) -> Planned:
     names = _names(row, section, dims)
     change = row.transform
@@ -178,9 +169,10 @@ def _planned(row: Row, section: Section, weights: Weights, dims: Dims) -> Planne
 
     def arrays() -> Iterator[np.ndarray]:
         for name in names:
-            for value in weights.slices(name) if row.layout else [weights.read(name)]:
-                pieces = _pieces(value, unit) if unit else [value]
-                yield from map(require_finite, pieces)
+            whole = (
+                weights.slices(name) if row.layout else [weights.read(name)] if not unit else weights.rows(name, unit)
+            )
+            yield from map(require_finite, whole)
 
     def load() -> Iterator[np.ndarray]:
         return (change.apply(value, dims) if change else value for value in arrays())

@@ -18,8 +18,8 @@ from llama_eagle.convert.general import publishable_name, stored_outtype, write_
 from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.config import Fields
-from llama_eagle.convert.source.weights import Weights
-from llama_eagle.convert.table import PIECE, Dims, Plan, Planned, computed, stored_type
+from llama_eagle.convert.source.weights import PIECE, Weights
+from llama_eagle.convert.table import Dims, Plan, Planned, computed, stored_type
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConversionError
 from llama_eagle.gguf.names import HELD_OUT

@@ -5,8 +5,8 @@ The tensors' names, types and shapes determine how a weight is decoded (weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_eagle.errors import ConfigError
@@ -19,6 +19,13 @@ _MODELOPT = {
     "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL", "NVFP4", "W4A16_NVFP4", "W4A8_NVFP4_FP8", "MXFP4",
     "W4A8_MXFP4_FP8", "MXFP8", "W8A16", "W8A8_SQ_PER_CHANNEL", "W4A16_AWQ", "W4A8_AWQ", "NVFP4_AWQ", "MIXED_PRECISION",
 }  # fmt: skip
+MLX_BITS = (1, 2, 3, 4, 5, 6, 8)
+_MLX: dict[str, tuple[Any, ...]] = {
+    "bits": MLX_BITS,
+    "group_size": (16, 32, 64, 128),
+    "mode": ("affine", "mxfp4", "nvfp4", "mxfp8"),
+    "global_scale": (True, False),
+}
 
 
 @dataclass(frozen=True)
@@ -27,19 +34,20 @@ class Scheme:
 
     block: rows and columns of one FP8 scale. bits: possible widths of packed integers. zero_shift: what is added to
     GPTQ's stored zero points. carries: in whole words, which restores the zero points of 0 that GPTQModel subtracted 1
-    from; AutoGPTQ adds to each alone.
+    from; AutoGPTQ adds to each alone. modules: MLX's bits of single modules.
     """
 
     block: tuple[int, int] | None = None
     bits: tuple[int, ...] = (4,)
     zero_shift: int = 1
     carries: bool = False
+    modules: Mapping[str, int] = field(default_factory=dict)
 
 
 def quantization_configs(config: dict[str, Any]) -> Iterator[Any]:
     """Yield what config.json states about quantization: at its top level, then in its parts."""
     inner = (config.get(key) for key in ("text_config", "transformer_layer_config"))
-    keys = ("quantization_config", "compression_config")  # the second is older
+    keys = ("quantization_config", "compression_config", "quantization")  # the second is older, the third MLX's
     yield from filter(None, (part.get(key) for part in (config, *inner) if isinstance(part, dict) for key in keys))
 
 
@@ -67,6 +75,8 @@ def read_scheme(config: dict[str, Any], *, strict: bool = True) -> Scheme:
 def _scheme(found: dict[str, Any]) -> Scheme | None:
     """Return None for a format that is not read."""
     method = found.get("quant_method")
+    if method is None and {"group_size", "bits"} <= found.keys():
+        return _mlx_scheme(found)
     if method == "fp8":
         return Scheme(block=_pair(found.get("weight_block_size"), "weight_block_size"))
     if method == "compressed-tensors":
@@ -81,8 +91,25 @@ def _scheme(found: dict[str, Any]) -> Scheme | None:
         packing = str(found.get("packing_format"))
         return Scheme(zero_shift=1 if "gptq" in packing and "gptqmodel" not in packing else 0)
     packing = str(found.get("version") or found.get("format") or "gemm").lower()
-    known = method == "torchao" or (method == "awq" and packing == "gemm" and found.get("backend") != "llm-awq")
+    known = method in ("torchao", "bitsandbytes") or (
+        method == "awq" and packing == "gemm" and found.get("backend") != "llm-awq"
+    )
     return Scheme() if known else None
+
+
+def _mlx_scheme(found: dict[str, Any]) -> Scheme:
+    """Return the bits of MLX's modules, whose names are keys. Those of other modules follow from the table's shapes."""
+    modules = {name: value for name, value in found.items() if isinstance(value, dict)}
+    general = {name: value for name, value in found.items() if not isinstance(value, (dict, bool))}
+    for name, settings in (("", general), *modules.items()):
+        for key, value in settings.items():
+            if value is not None and value not in _MLX.get(key, ()):
+                raise ConfigError(
+                    f"config.json: quantization: {f'{name}: ' if name else ''}{key} is {value!r:.80}, which is unknown "
+                    "for MLX (docs/targets.md lists what is read): convert the unquantized checkpoint"
+                )
+    bits = {name: int(settings.get("bits") or 4) for name, settings in (("", general), *modules.items())}
+    return Scheme(bits=(bits.pop(""),), modules=bits)
 
 
 def _compressed_scheme(found: dict[str, Any]) -> Scheme | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from llama_eagle.convert.dtypes import FP4_VALUES, FP6_VALUES, fp8_to_f32
+from llama_eagle.convert.dtypes import FP4_PAIRS, FP6_VALUES, fp8_to_f32
 from llama_eagle.convert.source.coded import Scheme
 from llama_eagle.errors import ConversionError
 
@@ -22,12 +22,13 @@ _BLOCK = (128, 128)  # ModelOpt's, which its configuration does not state
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])  # place of each column in its word
 
 Parts = Mapping[str, np.ndarray]  # scales as float32, other parts as stored
+Shape = tuple[int, ...]
 
 
 # --- FP8, INT8 ---------------------------------------------------------------------------------------------------
 
 
-def scaled(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
+def scaled(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape: Shape) -> np.ndarray:
     """Decode FP8 or INT8 codes. The shape of the scales determines their kind; blocks have the configured size."""
     scale, zero = _in_order(parts["scale"], codes.shape, (32,)), parts.get("zero")
     if scale.ndim == 2 * codes.ndim == 4 and scale.shape[1::2] == (1, 1):  # ModelOpt: [rows, 1, columns, 1]
@@ -50,11 +51,11 @@ def _are_blocks(scale: np.ndarray, codes: np.ndarray, scheme: Scheme) -> bool:
     return scheme.block is not None and scale.shape == _grid(codes.shape, scheme.block)
 
 
-def _grid(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
+def _grid(shape: Shape, block: tuple[int, int]) -> tuple[int, int]:
     return -(-shape[0] // block[0]), -(-shape[1] // block[1])
 
 
-def _block_of(shape: tuple[int, ...], grid: tuple[int, ...]) -> tuple[int, int]:
+def _block_of(shape: Shape, grid: Shape) -> tuple[int, int]:
     """Return the size of blocks that fit a grid: the usual one, or complete blocks."""
     if _grid(shape, _BLOCK) == grid:
         return _BLOCK
@@ -79,16 +80,16 @@ def _grouped(codes: np.ndarray, dtype: str, scale: np.ndarray, zero: np.ndarray 
 # --- FP4, FP6, INT4 ----------------------------------------------------------------------------------------------
 
 
-def in_bytes(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
+def in_bytes(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape: Shape) -> np.ndarray:
     """Decode FP4 [rows, columns / 2], FP6 [rows, columns * 3 / 4] or INT4 codes [rows / 2, columns].
 
     factor: multiplies the scales. divisor: divides them.
     """
-    rows, columns = in_bytes_shape(codes.shape, {"scale": parts["scale"].shape})
+    rows, columns = shape
     scale, factor, divisor = parts["scale"], parts.get("factor"), parts.get("divisor")
     if rows != codes.shape[0]:  # `factor` is of ModelOpt's W4A8: the kernel's, in which INT4 weights become FP8
         out = np.stack([codes & 15, codes >> 4], axis=1).reshape(rows, columns).view(np.int8)
-        return _by_group(((out ^ 8) - np.int8(8)).astype(np.float32), scale)
+        return by_group(((out ^ 8) - np.int8(8)).astype(np.float32), scale)
     if any(part is not None and part.size != 1 for part in (factor, divisor)):
         raise ConversionError("it has more than one global scale")
     scale = _in_order(scale, (rows, columns), (16, 32))
@@ -97,16 +98,15 @@ def in_bytes(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.
     if divisor is not None:
         scale = scale / divisor.reshape(())
     if columns != 2 * codes.shape[1]:
-        return _by_group(FP6_VALUES[_unpack_fp6(codes)], scale)
+        return by_group(FP6_VALUES[unpack(codes, 6, columns)], scale)
     if scale.ndim != 2 or columns not in (16 * scale.shape[1], 32 * scale.shape[1]):
         raise ConversionError(
             f"its scales have shape {list(scale.shape)}, expected {columns} columns in groups of 16 or 32"
         )
-    table = np.stack([np.tile(FP4_VALUES, 16), np.repeat(FP4_VALUES, 16)], axis=1)  # both values of a byte
-    return _by_group(table[codes].reshape(rows, columns), scale)
+    return by_group(FP4_PAIRS[codes].reshape(rows, columns), scale)
 
 
-def in_bytes_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+def in_bytes_shape(codes: Shape, parts: Mapping[str, Shape]) -> Shape:
     """Return the shape of a weight. Scales of two rows a byte are INT4's; 24 bytes a group are FP6's."""
     *more, rows, width = codes
     scale = parts.get("scale", ())
@@ -118,7 +118,7 @@ def in_bytes_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]])
     return *codes[:-1], 2 * width
 
 
-def _by_group(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def by_group(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Multiply values [rows, columns] by scales [rows, groups], in place."""
     rows, columns = values.shape
     if scale.ndim != 2 or scale.shape[0] != rows or not scale.shape[1] or columns % scale.shape[1]:
@@ -127,7 +127,7 @@ def _by_group(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return values
 
 
-def _in_order(scale: np.ndarray, shape: tuple[int, ...], sizes: tuple[int, ...]) -> np.ndarray:
+def _in_order(scale: np.ndarray, shape: Shape, sizes: Shape) -> np.ndarray:
     """Return scales of groups by row and column, if they have the order of NVIDIA's tensor cores.
 
     shape: of the weight. sizes: possible sizes of a group. That order has tiles of 128 rows and 4 groups, filled up and
@@ -145,21 +145,15 @@ def _in_order(scale: np.ndarray, shape: tuple[int, ...], sizes: tuple[int, ...])
     return tiled.transpose(0, 3, 2, 1, 4).reshape(128 * tiles, -1)[:rows, : columns // fitting[0]]
 
 
-def _unpack_fp6(codes: np.ndarray) -> np.ndarray:
-    three = codes.reshape(len(codes), -1, 3).astype(np.uint32)
-    words = three[:, :, 0] | three[:, :, 1] << np.uint32(8) | three[:, :, 2] << np.uint32(16)
-    return ((words[:, :, None] >> np.arange(0, 24, 6, dtype=np.uint32)) & np.uint32(63)).reshape(len(codes), -1)
-
-
 # --- integers in words -------------------------------------------------------------------------------------------
 
 
-def packed(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
+def packed(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape: Shape) -> np.ndarray:
     """Decode compressed-tensors' words [rows, ceil(columns * bits / 32)], signed by half their range.
 
     Zero points are packed along the rows, [ceil(rows * bits / 32), groups].
     """
-    rows, columns = (int(n) for n in parts["shape"].reshape(-1))
+    rows, columns = shape
     bits, scale = packed_bits(codes.shape, columns, scheme), parts["scale"]
     scale = scale.reshape(rows, -1) if scale.size % rows == 0 else scale
     if scale.ndim != 2 or not scale.size:
@@ -168,11 +162,11 @@ def packed(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.nd
     if (words := parts.get("zero")) is not None:
         if words.shape != (-(-rows * bits // 32), scale.shape[1]):
             raise ConversionError(f"its zero points have shape {list(words.shape)}, {scale.shape[1]} groups")
-        zero = _unpack(np.ascontiguousarray(words.T), bits, rows).T
-    return _affine((rows, columns), lambda some: _unpack(codes[some], bits, columns), scale, zero, parts.get("group"))
+        zero = unpack(np.ascontiguousarray(words.T), bits, rows).T
+    return _affine((rows, columns), lambda some: unpack(codes[some], bits, columns), scale, zero, parts.get("group"))
 
 
-def packed_bits(shape: tuple[int, ...], columns: int, scheme: Scheme) -> int:
+def packed_bits(shape: Shape, columns: int, scheme: Scheme) -> int:
     """Return the number of bits that the number of words implies, with the configured ones first."""
     possible = [bits for bits in range(1, 9) if len(shape) == 2 and -(-columns * bits // 32) == shape[1]]
     stated = [bits for bits in possible if bits in scheme.bits]
@@ -181,12 +175,12 @@ def packed_bits(shape: tuple[int, ...], columns: int, scheme: Scheme) -> int:
     raise ConversionError(f"words {list(shape)} do not fit rows of {columns} integers of {scheme.bits} bits")
 
 
-def words(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.ndarray:
+def words(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape: Shape) -> np.ndarray:
     """Decode GPTQ's words [columns * bits / 32, rows], or AWQ's [columns, rows / 8].
 
     Zero points are [groups, rows * bits / 32], and scales [groups, rows].
     """
-    rows, columns = words_shape(codes.shape, {role: part.shape for role, part in parts.items()})
+    rows, columns = shape
     scale, zero = parts["scale"].T, parts["zero"]
     if zero.shape[1] == codes.shape[1]:
         return _affine((rows, columns), lambda some: _awq_rows(codes, some), scale, _unpack_awq(zero).T, None)
@@ -194,7 +188,7 @@ def words(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme) -> np.nda
     shifted = _shifted(zero, bits, rows, scheme)
     by_row = np.ascontiguousarray(codes.T)
     return _affine(
-        (rows, columns), lambda some: _unpack(by_row[some], bits, columns), scale, shifted.T, parts.get("group")
+        (rows, columns), lambda some: unpack(by_row[some], bits, columns), scale, shifted.T, parts.get("group")
     )
 
 
@@ -202,11 +196,11 @@ def _shifted(zero: np.ndarray, bits: int, rows: int, scheme: Scheme) -> np.ndarr
     """Return GPTQ's zero points, uint8 [groups, rows]."""
     if scheme.carries and 32 % bits == 0:  # GPTQModel shifts those of 3 bits alone
         ones = np.uint32(scheme.zero_shift * sum(1 << i for i in range(0, 32, bits)))
-        return _unpack(zero.view(np.uint32) + ones, bits, rows)
-    return (_unpack(zero, bits, rows) + np.uint8(scheme.zero_shift)) & np.uint8((1 << bits) - 1)
+        return unpack(zero.view(np.uint32) + ones, bits, rows)
+    return (unpack(zero, bits, rows) + np.uint8(scheme.zero_shift)) & np.uint8((1 << bits) - 1)
 
 
-def words_shape(codes: tuple[int, ...], parts: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+def words_shape(codes: Shape, parts: Mapping[str, Shape]) -> Shape:
     """Return rows and columns. GPTQ's number of bits follows from the packed zero points."""
     zero, scale = parts["zero"], parts["scale"]
     if len(codes) == len(zero) == len(scale) == 2 and zero[0] == scale[0] > 0 < scale[1]:
@@ -229,7 +223,7 @@ def _awq_rows(words: np.ndarray, some: slice) -> np.ndarray:
 
 def _unpack_awq(words: np.ndarray) -> np.ndarray:
     """Return uint8 [n, 8 * words]."""
-    in_words = _unpack(np.ascontiguousarray(words), 4, 8 * words.shape[1]).reshape(*words.shape, 8)
+    in_words = unpack(np.ascontiguousarray(words), 4, 8 * words.shape[1]).reshape(*words.shape, 8)
     return in_words[:, :, _AWQ_ORDER].reshape(len(words), -1)
 
 
@@ -262,12 +256,24 @@ def _affine(
     return out
 
 
-def _unpack(words: np.ndarray, bits: int, count: int) -> np.ndarray:
+def unpack(words: np.ndarray, bits: int, count: int) -> np.ndarray:
     """Return uint8 [n, count]: integer i of a row begins at bit i * bits of its words."""
-    words, mask = words.view(np.uint32), np.uint32((1 << bits) - 1)
-    if 32 % bits == 0:
-        values = (words[:, :, None] >> np.arange(0, 32, bits, dtype=np.uint32)) & mask
-        return values.astype(np.uint8).reshape(len(words), -1)[:, :count]
-    first, shift = np.divmod(np.arange(count) * bits, 32)
-    pairs = words[:, first] | (words[:, np.minimum(first + 1, words.shape[1] - 1)].astype(np.uint64) << np.uint64(32))
-    return ((pairs >> shift.astype(np.uint64)) & mask).astype(np.uint8)
+    n, mask = len(words), np.uint8((1 << bits) - 1)
+    raw = np.ascontiguousarray(words).view(np.uint8).reshape(n, -1)
+    if 8 % bits == 0:
+        out = np.empty((*raw.shape, 8 // bits), np.uint8)
+        for i in range(8 // bits):
+            np.right_shift(raw, i * bits, out=out[:, :, i])
+        out &= mask
+        return out.reshape(n, -1)[:, :count]
+    eights = -(-count // 8)  # each takes `bits` bytes; the last one may be cut
+    padded = np.pad(raw, ((0, 0), (0, max(0, eights * bits - raw.shape[1]))))
+    grouped = padded[:, : eights * bits].reshape(n, eights, bits)
+    out = np.empty((n, eights, 8), np.uint8)
+    for i in range(8):
+        first, shift = divmod(i * bits, 8)
+        value = grouped[:, :, first] >> np.uint8(shift)
+        if shift + bits > 8:
+            value |= grouped[:, :, first + 1] << np.uint8(8 - shift)
+        np.bitwise_and(value, mask, out=out[:, :, i])
+    return out.reshape(n, -1)[:, :count]

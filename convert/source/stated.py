@@ -51,6 +51,11 @@ _TORCHAO = """
     include_input_output_embeddings modules_to_not_convert quant_method quant_type quant_type_kwargs
     untie_embedding_weights
 """  # transformers 5.24
+_BITSANDBYTES = """
+    _load_in_4bit _load_in_8bit bnb_4bit_compute_dtype bnb_4bit_quant_storage bnb_4bit_quant_type
+    bnb_4bit_use_double_quant llm_int8_enable_fp32_cpu_offload llm_int8_has_fp16_weight llm_int8_skip_modules
+    llm_int8_threshold load_in_4bit load_in_8bit quant_method
+"""  # transformers 5.24
 
 _HARMLESS = {
     method: frozenset(" ".join(keys).split())
@@ -58,6 +63,7 @@ _HARMLESS = {
         "auto-round": (_AUTO_ROUND, _GPTQ),
         "intel/auto-round": (_AUTO_ROUND, _GPTQ),
         "awq": (_GPTQ, _AUTO_ROUND),
+        "bitsandbytes": (_BITSANDBYTES,),
         "compressed-tensors": (_COMPRESSED,),
         "fp8": (_FP8, _AUTO_ROUND),
         "gptq": (_GPTQ, _AUTO_ROUND),

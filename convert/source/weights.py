@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from llama_eagle.convert.dtypes import scale_to_f32
-from llama_eagle.convert.source import decode
+from llama_eagle.convert.source import bitsandbytes
 from llama_eagle.convert.source.coded import Scheme
+from llama_eagle.convert.source.codings import CODES, CODINGS, QDATA, Coding
+from llama_eagle.convert.source.decode import Shape
 from llama_eagle.convert.source.folder import Checkpoint
 from llama_eagle.convert.source.storage import FLOAT_DTYPES, INTEGER_DTYPES, TensorInfo
 from llama_eagle.errors import ConversionError
 
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Coding:
-    """One way in which quantized weights are stored.
-
-    marker: the end of the codes' name, instead of `weight`. parts: role -> possible ends, instead of the marker. shape:
-    returns the shape of the weight from those of the codes and the parts.
-    """
-
-    marker: str
-    weight: str
-    dtypes: tuple[str, ...]
-    parts: Mapping[str, tuple[str, ...]]
-    decode: Callable[[np.ndarray, str, Mapping[str, np.ndarray], Scheme], np.ndarray]
-    shape: Callable[[Shape, Mapping[str, Shape]], Shape] = lambda codes, parts: codes
-    required: tuple[str, ...] = ("scale",)
-
-    def stem(self, name: str) -> str:
-        return name[: len(name) - len(self.marker)]
-
-
-_FP8 = ("F8_E4M3", "F8_E5M2")  # codes even without scales
-_SCALED = (*_FP8, "I8")
-_QDATA = "._weight_qdata"
-_TORCHAO = {
-    "scale": ("._weight_scale", "._weight_scale_and_zero"),
-    "zero": ("._weight_zero_point",),
-    "factor": ("._weight_per_tensor_scale",),
-    "inputs": ("._weight_act_pre_scale",),
-}
-CODINGS = (
-    Coding(  # compressed-tensors
-        "_packed", "", ("I32",),
-        {"scale": ("_scale",), "zero": ("_zero_point",), "shape": ("_shape",), "group": ("_g_idx",)},
-        decode.packed, required=("scale", "shape"),
-    ),
-    Coding(
-        "_packed", "", ("U8",), {"scale": ("_scale",), "divisor": ("_global_scale",)},
-        decode.in_bytes, decode.in_bytes_shape,
-    ),
-    Coding(  # GPTQ, AWQ
-        ".qweight", ".weight", ("I32",), {"scale": (".scales",), "zero": (".qzeros",), "group": (".g_idx",)},
-        decode.words, decode.words_shape, required=("scale", "zero"),
-    ),
-    Coding(_QDATA, ".weight", _SCALED, _TORCHAO, decode.scaled),
-    Coding(_QDATA, ".weight", ("U8",), _TORCHAO, decode.in_bytes, decode.in_bytes_shape),
-    # scales in the names of transformers, then of compressed-tensors and ModelOpt
-    Coding("", "", _SCALED, {"scale": ("_scale_inv", "_scale"), "zero": ("_zero_point",)}, decode.scaled),
-    Coding("", "", ("U8",), {"scale": ("_scale",), "factor": ("_scale_2",)}, decode.in_bytes, decode.in_bytes_shape),
-)  # fmt: skip
+PIECE = 1 << 20  # elements per piece, about the size of a core's cache
 _SCALES = ("scale", "factor", "divisor", "inputs")
 _INPUTS = ".pre_quant_scale"  # ModelOpt's factors of a layer's inputs
 _ACTIVATIONS = (".input_scale", ".activation_scale", ".output_scale", ".input_global_scale", ".input_zero_point")
@@ -91,6 +43,7 @@ class Weights:
         self._scheme = scheme
         self._stored: dict[str, str] = {}
         self._coded: dict[str, _Coded] = {}
+        self._shapes: dict[str, Shape] = {}  # of coded tensors, from the table
         self._replaced: dict[str, np.ndarray] = {}
         names: dict[str, str] = {}
         for name in checkpoint.names():
@@ -110,10 +63,9 @@ class Weights:
         marked = [c for c in CODINGS if short.endswith(c.marker)]
         dtype = self._checkpoint.info(names[short]).dtype
         for coding in marked:
-            scales = any(coding.stem(short) + end in names for end in coding.parts["scale"])
-            if dtype in coding.dtypes and (coding.marker or dtype in _FP8 or scales):
+            if dtype in coding.dtypes and (coding.is_marked or dtype in CODES or coding.has_part(short, names)):
                 return coding
-        return next((coding for coding in marked if coding.marker), None)  # require_numbers() names the wrong type
+        return next((coding for coding in marked if coding.is_marked), None)  # require_numbers() names the wrong type
 
     def _add_coded(self, coding: Coding, short: str, names: Mapping[str, str]) -> list[str]:
         """Return the names of all tensors that belong to a coded one."""
@@ -132,7 +84,7 @@ class Weights:
         if name in self._replaced:
             return
         dtype, coded = self._checkpoint.info(self._stored[name]).dtype, self._coded.get(name)
-        if coded is not None and coded.coding.marker == _QDATA and (dtype == "I32" or _is_int4(dtype, coded.parts)):
+        if coded is not None and coded.coding.marker == QDATA and (dtype == "I32" or _is_int4(dtype, coded.parts)):
             raise ConversionError(
                 f"{self.where}: tensor {self._stored[name]} has an int4 layout of torchao's kernels, which cannot be "
                 "read (docs/targets.md lists what can): convert the unquantized checkpoint and quantize the GGUF"
@@ -151,8 +103,8 @@ class Weights:
                 what = {"scale": "scales", "zero": "zero points"}.get(role, role)
                 stem = coded.coding.stem(self._stored[name])
                 raise ConversionError(
-                    f"{self.where}: {self._stored[name]} has no {what} ({stem}{names[0]}); dequantize the checkpoint "
-                    "first"
+                    f"{self.where}: {self._stored[name]} has no {what} ({stem}{names[0]}); download it "
+                    "again, or dequantize the checkpoint first"
                 )
 
     def names(self) -> list[str]:
@@ -160,6 +112,10 @@ class Weights:
 
     def __contains__(self, name: str) -> bool:
         return name in self._stored
+
+    def is_coded(self, name: str) -> bool:
+        """Return True for a quantized weight."""
+        return name in self._coded
 
     def is_added_bias(self, name: str) -> bool:
         """Return True for a bias of zeros next to a quantized weight: AutoGPTQ stores one for every layer."""
@@ -180,13 +136,32 @@ class Weights:
         if coded is None:
             return info
         self.require_numbers(name)
+        return TensorInfo(info.name, self._shapes.get(name) or self._coded_shape(name, coded, info.shape), info.dtype)
+
+    def _coded_shape(self, name: str, coded: _Coded, codes: Shape) -> Shape:
         if "shape" in coded.parts:
-            return TensorInfo(info.name, self._packed_shape(name, coded.parts["shape"]), info.dtype)
+            return self._packed_shape(name, coded.parts["shape"])
         parts = {role: self._checkpoint.info(part).shape for role, part in coded.parts.items()}
+        module = self._stored[name].rpartition(".")[0]
         try:
-            return TensorInfo(info.name, coded.coding.shape(info.shape, parts), info.dtype)
+            if "state" in coded.parts:
+                return tuple(bitsandbytes.state(self._checkpoint.read(coded.parts["state"]))["shape"])
+            if coded.coding.in_bits:
+                return *codes[:-1], 32 * codes[-1] // self._scheme.modules.get(module, self._scheme.bits[0])
+            return coded.coding.shape(codes, parts)
         except ConversionError as error:
             raise ConversionError(f"{self.where}: tensor {name}: {error}") from None
+
+    def fits(self, name: str, shape: Shape) -> bool:
+        """Return True if a tensor has this shape. Codes that may have several shapes have it from then on."""
+        coded = self._coded.get(name)
+        if name in self._replaced or coded is None or coded.coding.fits is None:
+            return self.shape(name) == shape
+        self.require_numbers(name)
+        if not coded.coding.fits(self._checkpoint.info(self._stored[name]).shape, shape):
+            return False
+        self._shapes[name] = shape
+        return True
 
     def _packed_shape(self, name: str, stored: str) -> Shape:
         info, words = self._checkpoint.info(stored), self._checkpoint.info(self._stored[name]).shape
@@ -214,10 +189,10 @@ class Weights:
         values = self._checkpoint.read(stored)
         return scale_to_f32(values, self._checkpoint.info(stored).dtype) if role in _SCALES else values
 
-    def _decode(self, name: str, codes: np.ndarray, parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _decode(self, name: str, codes: np.ndarray, parts: Mapping[str, np.ndarray], shape: Shape) -> np.ndarray:
         try:
             dtype = self._checkpoint.info(self._stored[name]).dtype
-            values = self._coded[name].coding.decode(codes, dtype, parts, self._scheme)
+            values = self._coded[name].coding.decode(codes, dtype, parts, self._scheme, shape)
             return values * parts["inputs"] if "inputs" in parts else values
         except ConversionError as error:
             raise ConversionError(f"{self.where}: tensor {name}: {error}") from error
@@ -225,22 +200,44 @@ class Weights:
     def _parts(self, name: str) -> dict[str, np.ndarray]:
         return {role: self._part(role, stored) for role, stored in self._coded[name].parts.items()}
 
+    def _each(self, name: str, size: int) -> Iterator[np.ndarray]:
+        """Decode codes whose parts have the same first axis, in pieces of it."""
+        codes, parts, (_, *rest) = self._checkpoint.read(self._stored[name]), self._parts(name), self.shape(name)
+        for start in range(0, len(codes), size):
+            some = slice(start, start + size)
+            piece = {role: part[some] if part.shape[:1] == codes.shape[:1] else part for role, part in parts.items()}
+            yield self._decode(name, codes[some], piece, (len(codes[some]), *rest))
+
     def read(self, name: str) -> np.ndarray:
-        """Return the whole tensor, in its stored type or, for a coded one, as float32."""
+        """Return the whole tensor, in its stored type or, for a coded one, as float32 or in the type of its scales."""
         if name in self._replaced:
             return self._replaced[name]
-        values = self._checkpoint.read(self._stored[name])
-        return self._decode(name, values, self._parts(name)) if name in self._coded else values
+        if name not in self._coded:
+            return self._checkpoint.read(self._stored[name])
+        if self._coded[name].coding.by_rows:
+            return np.concatenate(list(self.rows(name)))
+        return self._decode(name, self._checkpoint.read(self._stored[name]), self._parts(name), self.shape(name))
+
+    def rows(self, name: str, unit: int = 1) -> Iterator[np.ndarray]:
+        """Yield read() in pieces of complete units of rows."""
+        shape = self.shape(name)
+        size = max(1, PIECE // max(1, unit * math.prod(shape[1:]))) * unit
+        if name in self._coded and self._coded[name].coding.by_rows and name not in self._replaced:
+            yield from self._each(name, size)
+            return
+        values = self.read(name)
+        for start in range(0, len(values), size):
+            yield values[start : start + size]
 
     def slices(self, name: str) -> Iterator[np.ndarray]:
-        """Yield slices of the first axis of read(), so that FP8 experts need memory for one of them only."""
-        values = self._checkpoint.read(self._stored[name])
+        """Yield slices of the first axis of read(), so that coded experts need memory for one of them only."""
         if name not in self._coded:
-            yield from values
+            yield from self._checkpoint.read(self._stored[name])
             return
-        parts = self._parts(name)
-        for i, codes in enumerate(values):
-            yield self._decode(name, codes, {role: p[i] if len(p) == len(values) else p for role, p in parts.items()})
+        codes, parts, (_, *shape) = self._checkpoint.read(self._stored[name]), self._parts(name), self.shape(name)
+        for i, some in enumerate(codes):
+            piece = {role: p[i] if p.shape[:1] == codes.shape[:1] else p for role, p in parts.items()}
+            yield self._decode(name, some, piece, tuple(shape))
 
 
 def _is_int4(dtype: str, parts: Mapping[str, str]) -> bool:

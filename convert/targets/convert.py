@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -17,6 +17,7 @@ from llama_eagle.convert.foreign import refuse_foreign
 from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.pooling import pooling_type
 from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
+from llama_eagle.convert.rows import of_mlx
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.source.generation import unstated_settings
 from llama_eagle.convert.source.stated import checkpoint_scheme
@@ -25,6 +26,7 @@ from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import reranker, vision
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.conversion import Conversion, declared_head, find_conversion, mtp_blocks
+from llama_eagle.convert.targets.mlx import NO_ENCODER, is_mlx_hybrid, left_out, require_modules
 from llama_eagle.convert.targets.preprocessing import image_statistics
 from llama_eagle.convert.tokenizer import TokenizerCheck, TokenizerData, accept, read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
@@ -90,22 +92,29 @@ class _Model:
     dims: dict[str, int]
     plan: Plan
     n_mtp: int
+    is_mlx: bool  # mlx-lm's form of a hybrid
 
 
 def canonical(name: str) -> str:
     """Return a tensor's name without prefix.
 
     `model.language_model.layers.0.x`, `language_model.model.layers.0.x` and `model.layers.0.x` become `layers.0.x`.
+    MLX's `vision_tower` is `visual`.
     """
     name = name.replace("language_model.", "", 1)
     name = name.removeprefix("model.")
+    if name.startswith("vision_tower."):
+        name = name.replace("vision_tower", "visual", 1)
     experts = ("experts.gate_up_proj.weight", "experts.down_proj.weight")
     return name.removesuffix(".weight") if name.endswith(experts) else name
 
 
 def _match(checkpoint: Checkpoint, conversion: Conversion, config: ModelConfig, options: TargetOptions) -> _Model:
     dims = conversion.dims(config)
-    weights = Weights(checkpoint, canonical, checkpoint_scheme(checkpoint))
+    scheme = checkpoint_scheme(checkpoint)
+    weights = Weights(checkpoint, canonical, scheme)
+    if any(map(weights.is_coded, weights.names())):
+        require_modules(weights, scheme.modules, canonical)
     if _ties(config)[0] and "embed_tokens.weight" not in weights and "lm_head.weight" in weights:
         weights.rename("lm_head.weight", "embed_tokens.weight")  # safetensors' save_model() keeps one of both names
     only = options.mtp_only
@@ -113,9 +122,13 @@ def _match(checkpoint: Checkpoint, conversion: Conversion, config: ModelConfig, 
     if only and not n_mtp:
         raise ConversionError(f"{checkpoint.source}: has no MTP block (mtp.*). Leave --mtp-only out.")
     reason = partial(conversion.reason, only_mtp=only)
-    planned = plan(conversion.table(config, n_mtp, only_mtp=only), weights, dims, reason)
+    is_mlx = is_mlx_hybrid(weights, n_mtp)
+    table = conversion.table(config, n_mtp, only_mtp=only)
+    if is_mlx:
+        table = [replace(section, rows=tuple(map(of_mlx, section.rows))) for section in table]
+    planned = plan(table, weights, dims, reason)
     planned.tensors += [computed(name, values) for name, values in conversion.extra(config, dims).items()]
-    return _Model(checkpoint, conversion, config, dims, planned, n_mtp)
+    return _Model(checkpoint, conversion, config, dims, planned, n_mtp, is_mlx)
 
 
 def _ties(config: ModelConfig) -> tuple[bool, bool]:
@@ -210,9 +223,13 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     report.warnings += [*tokenizer.warnings, *unstated_settings(checkpoint)]
     if options.mtp and not model.n_mtp and (key := declared_head(conversion, model.config)):
         report.warnings.append(
-            f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (a fine-tune?), so the "
-            "model has no drafter. The head of its base model fits: convert it with --mtp-only into the same folder"
+            f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (mlx-lm and fine-tunes "
+            "leave it out), so the model has no drafter. The head of its base model fits: convert it with --mtp-only "
+            "into the same folder"
         )
+    report.warnings += [
+        f"{checkpoint.source}: {missing}" for missing in left_out(conversion, model.config, model.is_mlx)
+    ]
     if not tokenizer.chat_templates:
         report.warnings.append(f"{checkpoint.source}: has no chat template, which `generate` and `chat` need to answer")
     return report
@@ -233,7 +250,7 @@ def convert_vision(
     if not isinstance(names, list) or names[:1] == [] or names[0] not in vision.ARCHITECTURES:
         raise ConfigError(f"{checkpoint.source}: {names!r:.80} has no supported vision encoder")
     if not checkpoint.config.get("vision_config"):
-        raise ConfigError(f"{checkpoint.source}: config.json has no vision_config")
+        raise ConfigError(f"{checkpoint.source}: {NO_ENCODER}")
     outtype = _outtype(checkpoint, options)
     outtype = outtype if is_direct(outtype) else "f16"
     config = ModelConfig(checkpoint.config, checkpoint.source, part="vision_config")

@@ -34,7 +34,7 @@ DELTA_NET = (
     Row("linear_attn.in_proj_qkvz.weight", "attn_qkv.weight", ("lin_qkvz", "embd"), QKV),
     Row("linear_attn.in_proj_qkvz.weight", "attn_gate.weight", ("lin_qkvz", "embd"), Z),
     Row("linear_attn.in_proj_ba.weight", "ssm_ba.weight", ("2*v_heads", "embd")),
-    Row("linear_attn.conv1d.weight", "ssm_conv1d.weight", ("lin_qkv", "1", "conv"), rows.SQUEEZE_CONV),
+    Row("linear_attn.conv1d.weight", "ssm_conv1d.weight", rows.CONV, rows.SQUEEZE_CONV),
     Row("linear_attn.A_log", "ssm_a", ("v_heads",), rows.NEGATIVE_EXP),
     Row("linear_attn.dt_bias", "ssm_dt.bias", ("v_heads",)),
     rows.norm("linear_attn.norm.weight", "ssm_norm.weight", "v_head"),

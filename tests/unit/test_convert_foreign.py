@@ -37,7 +37,6 @@ def write(folder: Path, config: dict[str, Any] | None, *names: str, file: str = 
         ({"architectures": ["MTPDraftModel"]}, (), "format of speculators"),
         (LLAMA, (f"base_model.model.{Q_PROJ}.lora_A.default.weight",), "Merge it first"),
         (LLAMA, (f"{Q_PROJ}.base_layer.weight",), "an adapter that is not merged"),
-        ({**LLAMA, "quantization": {"bits": 4}}, (f"{Q_PROJ}.scales", f"{Q_PROJ}.biases"), "an MLX checkpoint"),
     ],
 )
 def test_refused_by_name(config: dict[str, Any], names: tuple[str, ...], told: str, tmp_path: Path) -> None:

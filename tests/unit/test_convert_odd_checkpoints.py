@@ -237,12 +237,12 @@ def test_other_files_beside_the_weights(copy: Callable[..., Path]) -> None:
 def test_a_quantization_that_no_weight_has_is_ignored(copy: Callable[..., Path]) -> None:
     """A merged QLoRA fine-tune keeps the configuration of its base."""
     folder = copy("qwen3")
-    edit(folder, lambda c: c.update(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}))
+    edit(folder, lambda c: c.update(quantization_config={"quant_method": "hqq"}))
     read(folder)
     name = "model.layers.0.mlp.up_proj.weight"
     edit_state(folder, lambda state: state.update({name: torch.zeros(3072, 1, dtype=torch.uint8)}))
     (folder.parent / "out.gguf").unlink()
-    refuses(folder, "quantized with 'bitsandbytes'")
+    refuses(folder, "quantized with 'hqq'")
 
 
 def test_an_algorithm_in_a_file_of_modelopt_is_named(copy: Callable[..., Path]) -> None:

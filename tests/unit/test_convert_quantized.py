@@ -382,7 +382,7 @@ def test_damaged_parts_are_refused(fault: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"quant_method": "aqlm"}, {"quant_method": "bitsandbytes"}, {"quant_method": "awq", "version": "gemv"},
+        {"quant_method": "aqlm"}, {"quant_method": "vptq"}, {"quant_method": "awq", "version": "gemv"},
         {"quant_method": "gptq", "checkpoint_format": "marlin"}, "eetq",
         {"quant_method": "modelopt", "quant_algo": "NVFP4_SVD"},
         {"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {"0": {"weights": {}}}},

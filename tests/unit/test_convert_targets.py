@@ -257,7 +257,7 @@ def test_the_same_tensor_twice_is_refused(copy: Callable[..., Path]) -> None:
     refuses(folder, "same tensor")
 
 
-@pytest.mark.parametrize("method", ["aqlm", "hqq", "compressed-tensors", "bitsandbytes", 7])
+@pytest.mark.parametrize("method", ["aqlm", "hqq", "compressed-tensors", "eetq", 7])
 def test_other_quantized_checkpoints_are_refused(method: object, copy: Callable[..., Path]) -> None:
     folder = copy("qwen3")
     edit_config(folder, lambda c: c.update(quantization_config={"quant_method": method}))
