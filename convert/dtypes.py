@@ -46,7 +46,7 @@ def storage_bytes(shape: tuple[int, ...], outtype: str) -> int:
 
 
 def to_f32(values: np.ndarray) -> np.ndarray:
-    """Convert BF16 bit patterns, floats or integers to float32; float32 is returned unchanged."""
+    """Convert BF16 bit patterns, floats or integers of any shape to float32; float32 is returned unchanged."""
     if values.dtype == np.float32:
         return values
     if values.dtype == np.uint16:
@@ -57,7 +57,7 @@ def to_f32(values: np.ndarray) -> np.ndarray:
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """Convert to BF16 bit patterns (uint16), rounded to nearest even. A NaN stays a (quiet) NaN."""
+    """Convert any shape to BF16 bit patterns (uint16), rounded to nearest even. A NaN stays a (quiet) NaN."""
     if values.dtype == np.uint16:
         return values
     bits = np.ascontiguousarray(to_f32(values)).view(np.uint32)
@@ -74,12 +74,12 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def rounded_as(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Round to the type of an array: BF16 bit patterns for uint16, float16 or float32."""
+    """Round any shape to the type of an array: BF16 bit patterns for uint16, float16 or float32."""
     return to_bf16(values) if dtype == np.uint16 else values.astype(dtype, copy=False)
 
 
 def to_f16(values: np.ndarray) -> np.ndarray:
-    """Convert to float16. A finite value out of range is an error, because it would become infinity."""
+    """Convert any shape to float16. A finite value out of range is an error, because it would become infinity."""
     if values.dtype == np.float16:
         return values
     if values.dtype == np.uint16:
@@ -113,7 +113,7 @@ def _bf16_to_f16(patterns: np.ndarray) -> np.ndarray:
 
 
 def to_q8_0(values: np.ndarray) -> np.ndarray:
-    """Convert a flat array, whose size is a multiple of 32, to Q8_0 blocks of 34 bytes, rounded as ggml's reference."""
+    """Convert [n], n a multiple of 32, to Q8_0 blocks [n / 32 * 34] of bytes, rounded as ggml's reference."""
     blocks = to_f32(values).reshape(-1, 32)
     peak = np.abs(blocks)
     for half in (16, 8, 4, 2, 1):  # ten times as fast as NumPy's maximum over such a short axis
@@ -138,7 +138,7 @@ def to_q8_0(values: np.ndarray) -> np.ndarray:
 
 
 def encode(values: np.ndarray, outtype: str) -> np.ndarray:
-    """Convert a flat array to the bytes of `outtype`; return a view if nothing changes. Blocks must be complete."""
+    """Convert [n] to the bytes [n_bytes] of `outtype`; return a view if nothing changes. Blocks must be complete."""
     flat = np.ascontiguousarray(values).reshape(-1)
     if outtype == "f32":
         return to_f32(flat)
@@ -155,7 +155,7 @@ _EXPONENT: Final = {np.dtype(np.uint16): 0x7F80, np.dtype(np.float16): 0x7C00}
 
 
 def require_finite(piece: np.ndarray) -> np.ndarray:
-    """Return the values. Raises ConversionError for an infinity or a NaN, which have an exponent of all ones."""
+    """Return values of any shape. Raises ConversionError for an infinity or a NaN: an exponent of all ones."""
     if piece.dtype == np.float64:
         with np.errstate(over="ignore"):
             piece = piece.astype(np.float32)
@@ -202,7 +202,7 @@ FP6_VALUES: Final = np.array(
 
 
 def scale_to_f32(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert scales of a safetensors type to float32. F8_E8M0, which some store as U8, is an exponent alone."""
+    """Convert scales of any shape to float32. F8_E8M0, which some store as U8, is an exponent alone."""
     if dtype in ("F8_E8M0", "U8"):
         return np.where(values == 255, np.float32("nan"), np.ldexp(np.float32(1), values.astype(np.int32) - 127))
     if dtype in _VALUES:

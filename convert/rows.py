@@ -17,7 +17,7 @@ def _negative_exp(values: np.ndarray) -> np.ndarray:
 
 
 def interleave(values: np.ndarray, head: int, n_rot: int) -> np.ndarray:
-    """Reorder the rows of each head for llama.cpp, which rotates adjacent pairs.
+    """Reorder the rows [n_head * head_dim, ...] of each head for llama.cpp, which rotates adjacent pairs.
 
     Pair i is rows 2i and 2i + 1 there, and rows i and i + n_rot / 2 in Hugging Face. Rows from n_rot on are not rotated
     and keep their places.

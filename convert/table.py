@@ -105,7 +105,7 @@ def resolve(shape: tuple[str, ...], dims: Dims) -> Shape:
 
 
 def computed(name: str, values: np.ndarray, note: str = "") -> Planned:
-    """Return a tensor that is not in the checkpoint."""
+    """Return a tensor that is not in the checkpoint; its shape is that of the values."""
     return Planned(name, values.shape, partial(np.asarray, values), note=note)
 
 

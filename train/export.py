@@ -78,7 +78,8 @@ def export_draft(
 ) -> None:
     """Write config.json and model.safetensors (BF16). Each file is written completely or not at all.
 
-    acceptance: rates by position on held-out data, which `convert` passes on as the draft's price.
+    draft_ids: [D]. embedding: [V, H]. acceptance: rates by position on held-out data, which `convert` passes on as the
+    draft's price.
     """
     tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in draft.state_dict().items()}
     n_draft, n_vocab = len(draft_ids), len(embedding)

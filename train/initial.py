@@ -135,7 +135,7 @@ def _geometry(draft: Draft) -> Geometry:
 def choose_ids(
     settings: Settings, counts: NDArray[np.int64], control: Sequence[int], earlier: Earlier | None
 ) -> NDArray[np.int64]:
-    """Return the draft vocabulary. An earlier draft keeps the tokens of its head."""
+    """Return the draft vocabulary: ids [D]. An earlier draft keeps the tokens of its head."""
     if earlier is None:
         return choose_vocabulary(counts, settings.n_vocab_draft, control)
     ids: NDArray[np.int64] = earlier.draft_ids.numpy()
@@ -161,7 +161,7 @@ def choose_geometry(settings: Settings, info: TargetInfo, n_vocab_draft: int, ea
 def make_draft(
     geometry: Geometry, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Earlier | None = None
 ) -> Eagle3Draft:
-    """Return an earlier draft unchanged, or a new one that starts close to the target's last block.
+    """Return an earlier draft unchanged, or a new one for `ids` [D] that starts close to the target's last block.
 
     The head and its norm are the target's, so that a hidden state close to the target's already means the correct
     token. `fc` passes on the highest boundary, and the MLP is that of the target's last block if the sizes fit.

@@ -95,7 +95,7 @@ def _stored(draft: Draft, name: str) -> Tensor:
 
 
 def in_one_dtype(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Convert F32 tensors to the matrices' type if no value changes: GGUF keeps norms in F32."""
+    """Convert F32 tensors of any shape to the matrices' type if no value changes: GGUF keeps norms in F32."""
     dtype = tensors["fc.weight"].dtype
     return {name: _narrowed(tensor, dtype) for name, tensor in tensors.items()}
 

@@ -65,14 +65,14 @@ class Checkpoint:
         return self._stored(name).info
 
     def read(self, name: str) -> np.ndarray:
-        """Return the tensor as stored: BF16 as uint16 and F8 as uint8 bit patterns.
+        """Return the tensor in its shape as stored: BF16 as uint16 and F8 as uint8 bit patterns.
 
         Mapped, read-only; free it early.
         """
         return self._stored(name).read()
 
     def read_f32(self, name: str) -> np.ndarray:
-        """Return a floating-point tensor as float32 (a copy unless it is stored in that type)."""
+        """Return a floating-point tensor in its shape as float32 (a copy unless it is stored in that type)."""
         if self.info(name).dtype not in FLOAT_DTYPES:
             raise ConversionError(f"{self.path}: {name} is {self.info(name).dtype}; dequantize the checkpoint first")
         return to_f32(self.read(name))

@@ -182,7 +182,7 @@ class Weights:
             self._coded[other] = self._coded.pop(name)
 
     def replace(self, name: str, values: np.ndarray) -> None:
-        """Make read() return these values instead of the stored ones."""
+        """Make read() return these values, of the same shape, instead of the stored ones."""
         self._replaced[name] = values
 
     def _part(self, role: str, stored: str) -> np.ndarray:
@@ -209,7 +209,7 @@ class Weights:
             yield self._decode(name, codes[some], piece, (len(codes[some]), *rest))
 
     def read(self, name: str) -> np.ndarray:
-        """Return the whole tensor, in its stored type or, for a coded one, as float32 or in the type of its scales."""
+        """Return the tensor in its shape and stored type or, if coded, as float32 or in the type of its scales."""
         if name in self._replaced:
             return self._replaced[name]
         if name not in self._coded:
@@ -219,7 +219,7 @@ class Weights:
         return self._decode(name, self._checkpoint.read(self._stored[name]), self._parts(name), self.shape(name))
 
     def rows(self, name: str, unit: int = 1) -> Iterator[np.ndarray]:
-        """Yield read() in pieces of complete units of rows."""
+        """Yield read() in pieces [n, ...] of complete units of rows."""
         shape = self.shape(name)
         size = max(1, PIECE // max(1, unit * math.prod(shape[1:]))) * unit
         if name in self._coded and self._coded[name].coding.by_rows and name not in self._replaced:
@@ -230,7 +230,7 @@ class Weights:
             yield values[start : start + size]
 
     def slices(self, name: str) -> Iterator[np.ndarray]:
-        """Yield slices of the first axis of read(), so that coded experts need memory for one of them only."""
+        """Yield slices [1, ...] of the first axis of read(), so that coded experts need memory for one of them only."""
         if name not in self._coded:
             yield from self._checkpoint.read(self._stored[name])
             return

@@ -26,7 +26,7 @@ TYPE = "q8_0"
 
 
 def stored_head(parts: Sequence[Header]) -> dict[str, Tensor]:
-    """Return the head of a model's files by the names of a checkpoint, norms with their whole gain; empty without."""
+    """Return the head of a model's files in a checkpoint's names and shapes, norms with their whole gain, if any."""
     return _read(parts, mtp.n_layers(parts[0]), HEAD) if mtp.has_head(parts) else {}
 
 
@@ -39,7 +39,7 @@ def earlier_head(path: Path) -> dict[str, Tensor]:
 
 
 def last_attention_block(parts: Sequence[Header]) -> dict[str, Tensor]:
-    """Return the last block with full attention, by the names it has in a head."""
+    """Return the last block with full attention, in the names and shapes it has in a head."""
     names = {name for header in parts for name in header.tensors}
     number = max(n for n in range(mtp.n_layers(parts[0])) if f"blk.{n}.attn_q.weight" in names)
     return _read(parts, number, {f"layers.0.{name}": target for name, target in BLOCK.items()})
@@ -59,7 +59,8 @@ def write_head(
 ) -> None:
     """Write a head with the target's keys, embeddings, norm and output matrix; all or nothing.
 
-    tensors: by the names of a checkpoint, norms with their whole gain. acceptance: rates by position on held-out data.
+    tensors: in a checkpoint's names and shapes, norms with their whole gain. acceptance: rates by position on held-out
+    data.
     """
     first = parts[0]
     n_layers, prefix = mtp.n_layers(first), f"{first.architecture}."

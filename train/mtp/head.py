@@ -184,7 +184,7 @@ def _differences(earlier: Any, target: Any) -> list[str]:
 
 
 def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int, earlier: Path | None = None) -> MTPHead:
-    """Return the head in `earlier`, else the one in the target's checkpoint, else a new one.
+    """Return the head in `earlier`, else the one in the target's checkpoint, else a new one. ids: [D].
 
     `earlier` is a folder written by this trainer, or a GGUF. A new head passes the state into a copy of the target's
     last block with attention.
@@ -205,7 +205,7 @@ def make_head(info: TargetInfo, frozen: Frozen, draft_ids: Tensor, seed: int, ea
 
 
 def head_tensors(head: MTPHead) -> dict[str, Tensor]:
-    """Return the tensors in checkpoint form: BF16, norms minus 1."""
+    """Return the tensors in a checkpoint's names and shapes: BF16, norms minus 1."""
     parameters = head.named_parameters()
     return {f"mtp.{name}": (p.detach().cpu().float() - _offset(name)).bfloat16() for name, p in parameters}
 

@@ -205,7 +205,7 @@ class Images:
         return height, width
 
     def pixels(self, images: Sequence[ImageSource], source: str) -> dict[str, Tensor]:
-        """Return pixel_values and image_grid_thw of images, in order, prepared as the engine prepares them.
+        """Return pixel_values [n_patches, n] and image_grid_thw [n_images, 3], prepared as the engine prepares them.
 
         source: the data's file and line, for errors.
         """

@@ -124,7 +124,7 @@ class Shape:
     cost: NDArray[np.float64]
 
     def walk(self, answer: NDArray[np.int64]) -> tuple[float, float]:
-        """Return tokens per round, and speed over plain decoding, of rounds one behind the other."""
+        """Return tokens per round, and speed over plain decoding, of rounds one behind the other. Ranks: [n_tokens]."""
         place = rounds = 0
         time = 0.0
         ends = np.append(np.flatnonzero(np.diff(answer)) + 1, len(answer))  # a round ends with its answer

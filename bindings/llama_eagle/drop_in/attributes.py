@@ -185,7 +185,7 @@ class Attributes(Llama):
 
     @property
     def scores(self) -> NDArray[np.single]:
-        """Logits after each token with `logits_all`; otherwise one row, the logits after the last token."""
+        """Logits [n_tokens, n_vocab] after each token with `logits_all`; otherwise [1, n_vocab], after the last one."""
         memory = self._memory
         if memory is not None and memory.rows is not None:
             return memory.rows

@@ -13,7 +13,7 @@ from llama_eagle.gguf.header import Header
 
 
 def read_rows(parts: Iterable[Header], name: str, rows: Any = slice(None)) -> NDArray[np.float32] | None:
-    """Return rows of a model's tensor in float32, NumPy order. None if no file of the model has it with its data.
+    """Return rows [n, columns] of a model's tensor in float32. None if no file of the model has it with its data.
 
     rows: an index of the first dimension. Raises `InputError` for a type that gguf cannot read.
     """

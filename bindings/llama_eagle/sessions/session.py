@@ -168,7 +168,7 @@ class EagleSession(Closing):
 
     @property
     def draft_ids(self) -> NDArray[np.int32]:
-        """The target's id of each token in the draft's vocabulary, which may change with the text."""
+        """The target's ids [n] of the tokens in the draft's vocabulary, which may change with the text."""
         ids = np.empty(self._lib.eagle_n_vocab_draft(self._handle), np.int32)
         check(self._lib.eagle_draft_ids(self._handle, ids.ctypes.data_as(calls.TOKENS)), "eagle_draft_ids")
         return ids

@@ -31,7 +31,7 @@ def read_ids(tokens: Any, name: str = "tokens") -> list[int]:
 
 
 def require_ids(tokens: Sequence[int] | NDArray[np.intc], n_vocab: int) -> None:
-    """Raise `InputError` for an id outside of the vocabulary: llama.cpp would fail later, or end the process."""
+    """Raise `InputError` for an id of `ids` [n] outside of the vocabulary: llama.cpp fails later, or ends."""
     outside = next((token for token in tokens if not 0 <= token < n_vocab), None)
     if outside is not None:
         raise InputError(f"token id {outside} is not in the vocabulary of {n_vocab} tokens. Correct it.")

@@ -158,7 +158,7 @@ class BlockMaker(Maker):
         return [BLOCK_SIZE if head % group == 0 else next(marks, -1) for head in range(self.shape.draft_heads)]
 
     def angles(self) -> NDArray[np.float32]:
-        """Return the angle of each of a head's selecting pairs for a distance of 1."""
+        """Return the angles [n_pairs] of a head's selecting pairs for a distance of 1."""
         angles = BLOCK_ROPE ** (-2 * np.arange(N_PAIRS) / self.shape.draft_head_dim)
         return angles.astype(np.float32)
 
@@ -178,7 +178,7 @@ class BlockMaker(Maker):
         return rows.reshape(-1, s.hidden)
 
     def values(self) -> NDArray[np.float32]:
-        """Return the rows of each key-value head: waves of some frequencies, the difficulty, the mark of masks."""
+        """Return rows [n_head_kv * head_dim, columns]: waves of some frequencies, the difficulty, the mark of masks."""
         s, n = self.shape, self.shape.draft_head_dim - 2
         rows = np.zeros((s.draft_kv_heads, s.draft_head_dim, s.hidden), np.float32)
         for head in range(s.draft_kv_heads):
@@ -214,7 +214,7 @@ class BlockMaker(Maker):
         return float(((2 * self.n_pairs + 16 + 16 / 3) / self.shape.hidden) ** -0.5)
 
     def profile_steps(self) -> NDArray[np.float64]:
-        """Return what a row adds to the wrong channels for a mask i rows before it.
+        """Return [n_rows]: what a row adds to the wrong channels for a mask i rows before it.
 
         A word of difficulty d errs at a place if d plus the sum of these exceeds the threshold.
         """

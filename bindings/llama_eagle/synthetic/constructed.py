@@ -118,7 +118,7 @@ class Maker:
         return values * np.float32(EMBEDDING_RMS)
 
     def head(self, ids: NDArray[np.int64], successor: NDArray[np.int64], scale: float) -> NDArray[np.float32]:
-        """Return output rows for `ids`, each aligned with the embedding of the id that it follows."""
+        """Return output rows [len(ids), n_embd], each aligned with the embedding of the id that it follows."""
         predecessor = np.full(self.cycle.n_vocab, -1)
         predecessor[successor[self.cycle.ids]] = self.cycle.ids
         before = predecessor[ids]
@@ -256,7 +256,7 @@ class Maker:
         ]
 
     def mtp_projection(self, low: int, high: int) -> NDArray[np.float32]:
-        """Return rows of eh_proj: the left part for the normed embedding, the right part for the normed state."""
+        """Return rows [n, 2 * n_embd] of eh_proj: left for the normed embedding, right for the normed state."""
         hidden, rows = self.shape.hidden, np.arange(low, high)
         embedding = np.eye(hidden, dtype=np.float32)[rows]
         gain = np.float32(START_GAIN * 2**0.5 / hidden)  # the mark is half of a marked embedding's square

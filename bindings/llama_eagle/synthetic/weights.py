@@ -52,7 +52,7 @@ class Tensor:
 
 
 def bf16(values: Array) -> NDArray[np.uint16]:
-    """Round float32 to bfloat16, ties to even; finite values only."""
+    """Round float32 of any shape to bfloat16, ties to even; finite values only."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
 

@@ -104,7 +104,7 @@ class PicturesInText:
         return self._entries[at].frame.n_rows if at in self._entries else 1
 
     def require_whole(self, text: NDArray[np.intc]) -> None:
-        """Raise `InputError` for a picture in `text` that is not available, or has too few or too many rows."""
+        """Raise `InputError` for a picture in `text` [n] that is not available, or has too few or too many rows."""
         starts = np.flatnonzero(np.diff(text, prepend=0))
         ends = np.append(starts, len(text))[1:]
         is_picture = text[starts] <= FIRST_ID
@@ -127,12 +127,12 @@ class PicturesInText:
                     entry.picture = None
 
     def describe(self, text: NDArray[np.intc]) -> dict[int, tuple[str, Frame]]:
-        """Return the pictures of a text, for `adopt`."""
+        """Return the pictures of a text's ids [n], for `adopt`."""
         held = {int(at) for at in np.unique(text) if at <= FIRST_ID}
         return {at: (self._entries[at].key, self._entries[at].frame) for at in held if at in self._entries}
 
     def adopt(self, text: NDArray[np.intc], described: dict[int, tuple[str, Frame]]) -> NDArray[np.intc]:
-        """Return the text of another table with the ids of this one."""
+        """Return the ids [n] of another table's text as ids of this one."""
         renamed = {at: self._ids.get(key) or self._add(key, frame) for at, (key, frame) in described.items()}
         return np.array([renamed.get(int(token), int(token)) for token in text], dtype=np.intc)
 
