@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.source.folder import ADAPTER, AdapterError
+from llama_eagle.convert.source.folder import UnmergedError
+from llama_eagle.convert.source.unmerged import adapter_next_to_weights, training_kind
 from llama_eagle.errors import ConversionError, EagleError
 
 _OTHER_DRAFT = "Its network is not that of EAGLE-3: use an EAGLE-3 draft for this target (llama-eagle pairs)."
@@ -25,7 +26,7 @@ _TENSORS = {
 
 
 def refuse_foreign(checkpoint: Checkpoint) -> None:
-    """Raise `ConversionError` for LoRA adapters, unmerged PEFT, and drafts of other methods."""
+    """Raise `ConversionError` for adapters, parts of training frameworks, and drafts of other methods."""
     if reason := _reason(checkpoint):
         raise ConversionError(f"{checkpoint.source}: {reason}")
 
@@ -37,10 +38,14 @@ def _reason(checkpoint: Checkpoint) -> str | None:
             return _ARCHITECTURES[name]
     try:
         names = checkpoint.names()
-    except AdapterError:
-        return ADAPTER
+    except UnmergedError as error:
+        return str(error).removeprefix(f"{checkpoint.path}: ")
     except EagleError:  # faults of the weights are reported when they are converted
         return None
+    if reason := None if checkpoint.ignores_adapter else adapter_next_to_weights(checkpoint.path):
+        return reason
+    if not all(checkpoint.info(name).n_elements for name in names) and (reason := training_kind(checkpoint.path)):
+        return reason  # ZeRO may leave empty tensors
     for pattern, reason in _TENSORS.items():
         if any(re.search(pattern, name) for name in names):
             return reason

@@ -118,7 +118,7 @@ def _compressed_scheme(found: dict[str, Any]) -> Scheme | None:
     if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
         return None
     formats = {found.get("format"), *(group.get("format") for group in groups.values())} - {None}
-    weights = [group.get("weights") for group in groups.values()]
+    weights = [group["weights"] for group in groups.values() if group.get("weights") is not None]  # else: attention
     if not weights or not all(isinstance(each, dict) for each in weights) or not formats <= _COMPRESSED:
         return None
     blocks = {_pair(each.get("block_structure"), "block_structure") for each in weights} - {None}

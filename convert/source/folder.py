@@ -24,6 +24,7 @@ from llama_eagle.convert.source.storage import (
     open_torch,
     read_json,
 )
+from llama_eagle.convert.source.unmerged import adapter_kind, inner_folders, training_kind
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.file_kinds import FOLDER, is_not
 from llama_eagle.files import expand_home
@@ -35,24 +36,24 @@ SMALL_FILES = ["README.md", "*.json", "*.jinja", "*.txt", "*.model", "d2t.*", "t
 MAX_CONFIG_BYTES = 4 << 20
 LOOSE_TENSORS = ("d2t", "t2d")  # some training folders store the vocabulary map in separate files
 
-ADAPTER = (
-    "a LoRA adapter, not a model. Merge it into its base model first (peft: merge_and_unload), or convert it with "
-    "llama.cpp's convert_lora_to_gguf.py and load it as an adapter (lora_path of EagleLlama)."
-)
 
-
-class AdapterError(ConversionError):
-    """A folder holds a LoRA adapter instead of a model."""
+class UnmergedError(ConversionError):
+    """A folder holds an adapter, or the parts of a training framework, instead of a model."""
 
 
 Opener = Callable[[Path], dict[str, StoredTensor]]
 
 
 class Checkpoint:
-    """One model folder. `source`: as given by the user. `revision`: the hub commit if it is known."""
+    """One model folder.
 
-    def __init__(self, path: Path, *, source: str, revision: str | None = None) -> None:
+    source: as given by the user. revision: the hub commit if it is known. ignores_adapter: the weights count alone,
+    without an adapter next to them.
+    """
+
+    def __init__(self, path: Path, *, source: str, revision: str | None = None, ignores_adapter: bool = False) -> None:
         self.path = path
+        self.ignores_adapter = ignores_adapter
         self.source = source
         self.revision = revision
         self.config = self._config()
@@ -84,10 +85,9 @@ class Checkpoint:
 
     def _config(self) -> dict[str, Any]:
         path = self.path / "config.json"
-        if not path.exists() and (self.path / "adapter_config.json").exists():
-            raise ConfigError(f"{self.path}: {ADAPTER}")
         if not path.exists():
-            raise ConfigError(f"{self.path}: no config.json; give the folder of a Hugging Face checkpoint")
+            kind = next(filter(None, (find(self.path) for find in (adapter_kind, training_kind, inner_folders))), None)
+            raise ConfigError(f"{self.path}: {kind or 'no config.json; give the folder of a Hugging Face checkpoint'}")
         try:
             return read_json(path, MAX_CONFIG_BYTES)
         except ConversionError as error:
@@ -110,12 +110,13 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    source: str | Path | Checkpoint, *, revision: str | None = None, weights: bool = True
+    source: str | Path | Checkpoint, *, revision: str | None = None, weights: bool = True, ignore_adapter: bool = False
 ) -> Checkpoint:
     """Open a local folder, or a hub id such as "org/name" or "org/name/subfolder", which is downloaded unless cached.
 
-    An open checkpoint is returned unchanged. `weights=False` downloads configuration and tokenizer only. Raises
-    ConfigError or ConversionError for a fault of the checkpoint, EnvironmentFailure if the hub cannot be reached.
+    An open checkpoint is returned unchanged. `weights=False` downloads configuration and tokenizer only.
+    `ignore_adapter=True` accepts an adapter next to the weights, which is not read. Raises ConfigError or
+    ConversionError for a fault of the checkpoint, EnvironmentFailure if the hub cannot be reached.
     """
     if isinstance(source, Checkpoint):
         return source
@@ -126,7 +127,7 @@ def open_checkpoint(
     except (OSError, ValueError):
         raise ConfigError(f"{text[:200]!r} is not a usable path") from None
     if is_folder:
-        return Checkpoint(path, source=text, revision=_snapshot_revision(path))
+        return Checkpoint(path, source=text, revision=_snapshot_revision(path), ignores_adapter=ignore_adapter)
     if exists:
         raise ConfigError(is_not(path, FOLDER))
     named = re.fullmatch(r"(\w[\w.-]*/[\w.-]+)((?:/\w[\w.-]*)*)", text)
@@ -134,7 +135,8 @@ def open_checkpoint(
         raise ConfigError(f"{text}: there is no such folder, and it is not a hub id (organisation/name)")
     subfolder = named[2].strip("/")
     path = _download(named[1], subfolder, revision, weights)
-    return Checkpoint(path / subfolder, source=text, revision=_snapshot_revision(path) or revision)
+    revision = _snapshot_revision(path) or revision
+    return Checkpoint(path / subfolder, source=text, revision=revision, ignores_adapter=ignore_adapter)
 
 
 def _snapshot_revision(path: Path) -> str | None:
@@ -161,8 +163,8 @@ def _download(repo: str, subfolder: str, revision: str | None, weights: bool) ->
 
 
 def _refuse_without_config(repo: str, subfolder: str, path: Path) -> None:
-    if (path / subfolder / "adapter_config.json").exists():
-        raise ConfigError(f"{repo}: {ADAPTER}")
+    if kind := adapter_kind(path / subfolder):
+        raise ConfigError(f"{repo}: {kind}")
     found = sorted(file.parent.relative_to(path).as_posix() for file in path.rglob("config.json"))
     if subfolder:
         raise ConfigError(f"{repo}: no checkpoint (config.json) in its folder {subfolder}. Choose another one.")
@@ -176,20 +178,28 @@ def _refuse_without_config(repo: str, subfolder: str, path: Path) -> None:
 
 def _open_weights(folder: Path) -> dict[str, StoredTensor]:
     for stem, suffix, opener in (("model", ".safetensors", open_safetensors), ("pytorch_model", ".bin", open_torch)):
-        if (single := folder / (stem + suffix)).exists():
-            return opener(single)
-        if (index := folder / f"{stem}{suffix}.index.json").exists():
+        single, index = folder / (stem + suffix), folder / f"{stem}{suffix}.index.json"
+        if index.exists() and (not single.exists() or _names_more(index, single.name)):
             return _open_index(index, suffix, opener)
-        files = sorted(p for p in folder.glob(f"*{suffix}") if not p.name.startswith(("adapter_", "training_")))
+        if single.exists():
+            return opener(single)
+        others = ("adapter_", "training_", "shard-")
+        files = sorted(p for p in folder.glob(f"*{suffix}") if not p.name.startswith(others))
         files = [p for p in files if p.name.startswith(stem)] or files  # Mistral's and accelerate's have other names
         if files:
             return _merge({file: opener(file) for file in _all_parts(files)})
-    if (folder / "adapter_config.json").exists():
-        raise AdapterError(f"{folder}: {ADAPTER}")
+    if kind := adapter_kind(folder) or training_kind(folder):
+        raise UnmergedError(f"{folder}: {kind}")
     hint = (
         "; training_state.pt alone is not a model, export it first" if (folder / "training_state.pt").exists() else ""
     )
     raise ConversionError(f"{folder}: no model.safetensors, no index of shards and no pytorch_model.bin{hint}")
+
+
+def _names_more(index: Path, name: str) -> bool:
+    """Return True if an index lists other files in addition to this one, as for a head that llm-compressor adds."""
+    files = read_json(index).get("weight_map")
+    return isinstance(files, dict) and name in files.values() and any(file != name for file in files.values())
 
 
 def _open_index(index: Path, suffix: str, opener: Opener) -> dict[str, StoredTensor]:

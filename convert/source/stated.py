@@ -75,7 +75,13 @@ _EXACT = {"expert_dtype": ("fp8",)}  # keys that are harmless with these values 
 _BY_NAME = ("config_groups", "dynamic", "extra_config", "quantized_layers")  # objects whose keys are free names
 _SAME_KEYS = ("input_activations", "output_activations", "weights")
 
-_MAPS = ("d2t", "t2d")  # integers of a draft that are no weights
+# Tensors that are no weights: scales and zero points of quantized attention and its cache, and maps of a draft.
+CACHE_SCALES = tuple(
+    f".{name}_{part}"
+    for name in ("q", "k", "v", "kv", "k_proj.output", "v_proj.output")
+    for part in ("scale", "zero_point", "global_scale")
+)
+_MAPS = ("d2t", "t2d")
 
 _ROTATIONS = {  # key -> producer, each multiplying activations at run time
     "rotation": "GPTQModel",
@@ -110,7 +116,8 @@ def checkpoint_scheme(checkpoint: Checkpoint, *, draft: bool = False) -> Scheme:
     A configuration may describe weights that are not stored: fine-tunes keep that of their base, drafts that of their
     target.
     """
-    is_coded = any(checkpoint.info(name).dtype not in FLOAT_DTYPES for name in checkpoint.names() if name not in _MAPS)
+    weights = [name for name in checkpoint.names() if name not in _MAPS and not name.endswith(CACHE_SCALES)]
+    is_coded = any(checkpoint.info(name).dtype not in FLOAT_DTYPES for name in weights)
     config, stated = checkpoint.config, checkpoint.json_file("hf_quant_config.json")  # ModelOpt's own file
     if stated and not config.get("quantization_config") and isinstance(stated.get("quantization"), dict):
         config = {**config, "quantization_config": {"quant_method": "modelopt", **stated["quantization"]}}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from llama_eagle.convert.source.stated import CACHE_SCALES
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Dims, Row, Section
 from llama_eagle.convert.targets.config import ModelConfig, full_attention
@@ -61,7 +62,7 @@ def text_dropped(name: str) -> str | None:
         return "vision encoder: converted by --mmproj"
     if name.endswith(("rotary_emb.inv_freq", ".attention.masked_bias")):
         return "computed, not learned"
-    if name.endswith((".k_scale", ".v_scale", ".q_scale", ".kv_scale", ".k_proj.output_scale", ".v_proj.output_scale")):
+    if name.endswith(CACHE_SCALES):
         return "scale of another engine's quantized KV cache"
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -203,6 +204,14 @@ def convert(
     ] = None,
     draft_flags: DraftFlags,
     target_flags: TargetFlags,
+    ignore_adapter: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-adapter",
+            help="Convert the weights although an adapter is next to them (adapter_config.json), without it.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False,
     pre: Annotated[
         str | None,
         typer.Option(
@@ -222,7 +231,7 @@ def convert(
     target_options = target_flags.options((outtype or "auto").lower(), pre)
     outputs = [out, *([target_flags.mmproj] if target_flags.mmproj else [])]
     _check_before_work(outputs, target, draft_options, target_options, overwrite)
-    checkpoint = _open(source, revision, target, target_flags)
+    checkpoint = _open(source, revision, ignore_adapter, target, target_flags)
     if is_draft(checkpoint):
         _require_target(source, target)
         _refuse(target_flags, "a draft")
@@ -261,7 +270,9 @@ def _check_before_work(
         open_checkpoint(target, weights=False)
 
 
-def _open(source: str, revision: str | None, target: str | None, target_flags: TargetFlags) -> Checkpoint:
+def _open(
+    source: str, revision: str | None, ignore_adapter: bool, target: str | None, target_flags: TargetFlags
+) -> Checkpoint:
     """Open the checkpoint. What its configuration excludes is refused before its weights are downloaded."""
     from llama_eagle.convert.drafts import is_draft_config
     from llama_eagle.convert.foreign import refuse_foreign
@@ -269,14 +280,15 @@ def _open(source: str, revision: str | None, target: str | None, target_flags: T
     from llama_eagle.convert.targets import find_conversion
     from llama_eagle.files import expand_home
 
-    small = open_checkpoint(source, revision=revision, weights=False)
+    opened = partial(open_checkpoint, source, revision=revision, ignore_adapter=ignore_adapter)
+    small = opened(weights=False)
     refuse_foreign(small)
     if is_draft_config(small.config):
         _require_target(source, target)
         _refuse(target_flags, "a draft")
     elif target is None:
         find_conversion(small.config, source)
-    return small if expand_home(source).is_dir() else open_checkpoint(source, revision=revision)
+    return small if expand_home(source).is_dir() else opened()
 
 
 def _require_target(source: str, target: str | None) -> None:
