@@ -11,7 +11,7 @@ from llama_eagle import console
 from llama_eagle.bench.evaluate import Evaluation, Scores, total
 
 OVERALL = "overall"
-TITLES = {"default": "default: both drafters, auto", "lookup": "look-up alone"}  # of further drafters
+TITLES = {"default": "default", "lookup": "look-up"}  # of further drafters
 SHOWN = 5  # draft positions in the table, to fit 80 columns; --json has all
 
 
@@ -42,7 +42,11 @@ def table(report: dict[str, Any]) -> Any:
     title = (
         f"{report['model']} with {report['draft']}\n{report['n_draft']} drafted per round, {report['threads']} threads"
     )
-    caption = "p1, p2, ...: acceptance rate at this position when all previous ones were accepted"
+    caption = "p1, p2, ...: acceptance rate at this position if all before it were accepted"
+    if report["default"]:
+        caption += "\ndefault: both drafters, with automatic lengths"
+    if report["lookup"]:
+        caption += "\nlook-up: prompt look-up alone"
     positions = min(SHOWN, len(report[OVERALL]["accepted_per_position"]))
     headings = ("", "turns", "tokens", "per\nround", "plain\ntok/s", "tok/s", "x\nplain", *_position_names(positions))
     out = console.compact_table(headings, title=title, caption=caption)

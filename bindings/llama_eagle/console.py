@@ -23,7 +23,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 class _State:
     json = False
     translate: Callable[[str], str] = staticmethod(str)
-    is_line_open = False  # stdout is within a line of an answer
+    is_answering = False  # an answer is being written to stdout
     held: ClassVar[list[str]] = []  # warnings that wait for its end
 
 
@@ -80,36 +80,26 @@ def stream(text: str, drafted: bool = False) -> None:
 
 def write(text: str, color: str) -> None:
     """Print a piece of an answer: on a terminal in `color` and with control characters escaped."""
-    whole, end, rest = text.rpartition("\n")
-    if end and _State.held:
-        _write(f"{whole}\n", color)
-        end_line()
-        text = rest
-    _write(text, color)
-    _State.is_line_open = not text.endswith("\n") if text else _State.is_line_open
-
-
-def _write(text: str, color: str) -> None:
     shown = printable(text) if sys.stdout.isatty() else text
     sys.stdout.write(f"{color}{shown}{PLAIN}" if color and sys.stdout.isatty() and use_color() else shown)
     sys.stdout.flush()
 
 
-def open_line() -> None:
-    """Declare that an answer is within a line, or shows an unfinished block, until `end_line`."""
-    _State.is_line_open = True
+def begin_answer() -> None:
+    """Declare that an answer is being written, until `end_answer`."""
+    _State.is_answering = True
 
 
-def end_line() -> None:
-    """Declare that stdout is at the beginning of a line, and write the warnings that waited for it."""
-    _State.is_line_open = False
+def end_answer() -> None:
+    """Declare the end of an answer, and write the warnings that waited for it."""
+    _State.is_answering = False
     while _State.held:
         warn(_State.held.pop(0))
 
 
-def warn_between_lines(text: str) -> None:
-    """Write a warning now, or after the line of an answer that is being written."""
-    if _State.is_line_open:
+def warn_after_answer(text: str) -> None:
+    """Write a warning now, or after the answer that is being written."""
+    if _State.is_answering:
         _State.held.append(text)
     else:
         warn(text)
@@ -121,11 +111,13 @@ def size(n_bytes: int) -> str:
 
 
 def table(value: Any) -> None:
-    """Print a rich table, as data in text mode."""
+    """Print a rich table, as data in text mode. Its title and caption may be wider than the table."""
     from rich.console import Console
 
-    color = sys.stdout.isatty() and use_color()
-    Console(no_color=not color, width=width()).print(value)
+    out = Console(no_color=not (sys.stdout.isatty() and use_color()), width=width(), highlight=False)
+    title, caption, value.title, value.caption = value.title, value.caption, None, None
+    for part in filter(None, (title, value, caption)):
+        out.print(part, markup=False)
 
 
 def width() -> int:

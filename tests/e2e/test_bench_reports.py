@@ -144,7 +144,7 @@ def test_a_model_without_a_draft(tmp_path: Path) -> None:
     options = ("-n", 40, "-t", 1, "--repetitions", 1, "--n-draft", "2", "--chat", 16, "--json")
     for given in ((), ("-d", "lookup")):
         report = llama_eagle("bench", "-m", target, *given, *options).json
-        assert (report["drafter"], report["lookup"]) == ("lookup", None)
+        assert (report["drafter"], report["lookup"], report["type"]) == ("lookup", None, "Q8_0")
         assert [row["n_draft"] for row in report["ours"]] == [2]
         assert report["steps"][0]["draft_ms"] is None
     both = llama_eagle("bench", "-m", target, "-d", files.draft, *options)
@@ -153,7 +153,7 @@ def test_a_model_without_a_draft(tmp_path: Path) -> None:
     steps = [line for line in both.stderr.splitlines() if line.startswith("[")]
     assert [step[:8] for step in steps] == ["[1 of 2]", "[2 of 2]"]
     text = llama_eagle("bench", "-m", target, *options[:-1])
-    assert "prompt look-up" in text.stdout
+    assert "target.gguf, Q8_0, 40 tokens" in text.stdout and "prompt look-up" in text.stdout
 
 
 @pytest.mark.native

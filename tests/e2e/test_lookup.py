@@ -19,7 +19,7 @@ from llama_eagle.synthetic.ggufs import PairFolder
 pytestmark = pytest.mark.native
 
 START, N = 300, 40
-LOOK_UP = "prompt look-up drafts: the target has no MTP head, and there is no draft next to it"
+LOOK_UP = "drafts: prompt look-up"
 SETTINGS = ("--tokens", START, "-n", N, "--temp", 0, "-t", 1, "--ignore-eos", "--json", "-m")
 
 

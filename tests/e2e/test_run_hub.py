@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from filelock import Timeout
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.hub import Fault, serve_hub
 from fixtures.targets import make_target
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.tiny_gguf import finish, write_draft, write_target
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.pairs import model_folder
 from llama_eagle.store import kept
@@ -337,6 +338,15 @@ def test_folders_of_ggufs(hub: Hub, tmp_path: Path) -> None:
     write_target(studio / "studio-Q8_0.gguf")
     write_target(hub.add("me/m", "m.gguf") / "m.gguf")
     (hub.folder / "none").mkdir(parents=True)
+    (studio / "notes.gguf").write_text("not a GGUF")
+    for kind, arch in (
+        ("imatrix", "llama"),
+        ("adapter", "llama"),
+        ("model", "whisper"),
+    ):
+        writer = gguf.GGUFWriter(studio / f"{kind}-of-others.gguf", arch)
+        writer.add_type(kind)
+        finish(writer, studio)
     found = hub.prepare("me/studio-GGUF", str(studio), "me/m", str(hub.cache / "hf/hub/models--me--m"))
     assert [Path(each["path"]).name for each in found] == ["studio-Q8_0.gguf", "studio-Q8_0.gguf", "m.gguf", "m.gguf"]
     shutil.copyfile(studio / "studio-Q8_0.gguf", studio / "studio-F16.gguf")

@@ -64,8 +64,15 @@ def test_markdown_is_rendered_and_words_wrap(monkeypatch: pytest.MonkeyPatch) ->
     ]
     assert shown[3:6] == [" 1 one", "   and more", " 2 two"]
     assert shown[6:8] == ["def f(x):", "    return x"]
-    assert shown[8].split() == ["a", "b"] and shown[-1].split() == ["1", "2"]
+    assert shown[8:] == ["┌───┬───┐", "│ a │ b │", "├───┼───┤", "│ 1 │ 2 │", "└───┴───┘"]
     assert screen.buffer[0][5].bold and not screen.buffer[0][0].bold
+
+
+def test_a_narrow_table_has_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["https://example.com/a-name-without-spaces", "another-word-that-does-not-fit-a-column"]
+    shown = lines(rendered(monkeypatch, ["| a | b |\n|---|---|\n", f"| {words[0]} | {words[1]} |\n"]))
+    columns = zip(*(line.strip("│").split("│") for line in shown[3:-1]), strict=True)
+    assert ["".join(part.strip() for part in column) for column in columns] == words
 
 
 def test_a_long_block_leaves_nothing_of_its_draft_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +138,14 @@ def test_a_terminal_renders_unless_told_otherwise(models: Path, tmp_path: Path) 
     terminal = Terminal(models, "-n", 26, XDG_STATE_HOME=str(tmp_path))
     assert ALPHABET in terminal.type("hello\r")
     assert terminal.colors(ALPHABET) == ["default"] * 26
+    for command, reply in (
+        ("/system be brief", "the system message is replaced"), ("/system", "there is no system message now"),
+        (f"/save {tmp_path / 'c.json'}", f"saved in {tmp_path / 'c.json'}: 2 messages"),
+        ("/think off", "thinking is off, if the chat template supports it"), ("/draft 3", "draft length: 3 tokens"),
+        ("/draft auto", "draft length: chosen from measured rates and times"), ("/draft off", "drafts are off"),
+        ("/clear", "the conversation is empty"),
+    ):  # fmt: skip
+        assert " ".join(terminal.type(f"{command}\r")[1:]) == reply
     assert terminal.close() == 0
 
 

@@ -19,7 +19,7 @@ from llama_eagle.convert.drafts import convert_draft
 from llama_eagle.drafting import price as price_module
 from llama_eagle.drafting.options import AUTO, LOOKUP, NONE, DraftingOptions
 from llama_eagle.drafting.price import Costs, keep, learn, price
-from llama_eagle.drafting.resolve import FOUND_NONE, resolve, without_lookup
+from llama_eagle.drafting.resolve import BY_LOOKUP, resolve, without_lookup
 from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputError, UsageError
 from llama_eagle.gguf import architectures, mtp, names
 from llama_eagle.gguf.header import read_model
@@ -60,12 +60,12 @@ def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
 )
 def test_by_name_or_the_only_one(target: str, others: list[str], draft: str | None, chosen: Callable[..., str]) -> None:
     found = chosen(target, *others)
-    assert found == draft if draft else found.startswith("prompt look-up drafts: the target has no MTP head")
+    assert found == draft if draft else found == BY_LOOKUP
 
 
 def test_one_that_does_not_fit_is_named(chosen: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "mtp-m.gguf").write_text("damaged")
-    assert "prompt look-up drafts: mtp-m.gguf, next to the target, does not fit: " in chosen("m.gguf")
+    assert f"{BY_LOOKUP}; mtp-m.gguf, next to the target, does not fit: " in chosen("m.gguf")
 
 
 def test_the_best_price_of_several_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_draft_that_does_not_pay_is_left_out(tmp_path: Path, monkeypatch: pyte
     assert cost.speed < 1
     choice = resolve(target, DraftingOptions())
     slow = f"drafts would be slower than none: draft=mtp: {price(models[0])}, draft={draft}: {cost}"
-    assert (choice.options.draft, choice.why) == (LOOKUP, f"prompt look-up drafts: {slow} {FOUND_NONE}")
+    assert (choice.options.draft, choice.why) == (LOOKUP, f"{BY_LOOKUP}; {slow}")
     assert resolve(target, only).options.draft == draft
     learn(target, draft, [4000] * 2, [3900] * 2)  # later use counts more than earlier
     assert resolve(target, DraftingOptions()).options.draft == draft
@@ -153,7 +153,7 @@ def test_look_up_drafts_unless_it_is_turned_off(tmp_path: Path) -> None:
     target = write_target(tmp_path / "m.gguf")
     choice = resolve(target, DraftingOptions())
     assert choice.options.draft == LOOKUP
-    assert choice.why.endswith("no draft next to it (draft=FILE names one, draft=none turns drafting off)")
+    assert choice.why == BY_LOOKUP
     for off in (DraftingOptions(draft=NONE), DraftingOptions(lookup=False)):
         choice = resolve(target, off)
         assert (choice.options.draft, choice.options.longest) == (NONE, 0)
@@ -237,7 +237,7 @@ def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
         chosen("Qwen3-8B-Q4_K_M.gguf", "a-draft.gguf", "b-draft.gguf") == kept_draft(pair).name
     )  # neither name says more
     assert chosen("Qwen3-8B-Q4_K_M.gguf", "a-draft.gguf") == "a-draft.gguf"
-    assert "prompt look-up drafts: the target has" in chosen("Qwen3-8B-abliterated-Q4_K_M.gguf")
+    assert chosen("Qwen3-8B-abliterated-Q4_K_M.gguf") == BY_LOOKUP
     kept_draft(other).parent.mkdir(parents=True)
     write_draft(kept_draft(other))
     assert chosen("Qwen3-8B-Q4_K_M.gguf") == kept_draft(pair).name  # its rounds read less

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from fixtures.tiny_gguf import write_target
 from llama_eagle import console
 from llama_eagle.bench import evaluation_report, report
 from llama_eagle.demo.run import Comparison, DemoResult
-from llama_eagle.gguf.describe import describe, render
+from llama_eagle.gguf.describe import GUESSED, describe, file_type, render
+from llama_eagle.gguf.header import read_model
 from rich.console import Console, Group
 from rich.table import Table
 
@@ -86,6 +88,17 @@ def test_keys_of_a_file_fit(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 80
     assert any(line.endswith("…") for line in lines)
     assert len(lines) == len(render(description, width=200).splitlines()[1:])
+
+
+def test_type_and_weights_of_a_file(tmp_path: Path) -> None:
+    description = describe(write_target(tmp_path / "target.gguf"))
+    stored = sum(math.prod(tensor["shape"]) for tensor in description["tensors"])
+    assert (description["file_type"], description["n_weights"]) == ("F32", stored)  # of most weights
+    assert f": qwen35, F32, {stored / 1e3:.3g} K weights in " in render(description).splitlines()[0]
+    for stated, name in ((7, "Q8_0"), (15 | GUESSED, "Q4_K_M"), (32, "BF16"), (9999, "F32")):
+        header = read_model(tmp_path / "target.gguf")[0]
+        header.keys["general.file_type"] = stated
+        assert file_type([header]) == name
 
 
 def test_sizes_keep_their_digits() -> None:

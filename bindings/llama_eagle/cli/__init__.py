@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **_: Any) -> None:
     """Show a warning of the library as one line; show those for programmers with their place in the code."""
     if issubclass(category, UserWarning):
-        console.warn(str(message))
+        console.warn_after_answer(str(message))
     else:
         sys.stderr.write(warnings.formatwarning(message, category, *where[:2]))
 

@@ -27,9 +27,11 @@ class PlainAnswer:
     """Writes each piece at once; on a terminal, drafted tokens are in colour."""
 
     def write(self, text: str, drafted: bool = False) -> None:
+        console.begin_answer()
         console.stream(text, drafted)
 
     def think(self, text: str) -> None:
+        console.begin_answer()
         console.write(text, console.DIM)
 
     def end_thinking(self) -> None:
@@ -37,11 +39,11 @@ class PlainAnswer:
 
     def close(self) -> None:
         """End without another line, as after an error."""
-        console.end_line()
+        console.end_answer()
 
     def end(self) -> None:
         print(flush=True)
-        console.end_line()
+        console.end_answer()
 
 
 class Block:
@@ -135,7 +137,7 @@ class RenderedAnswer:
     def close(self) -> None:
         """Render the unfinished block."""
         if not self._block.pieces:
-            console.end_line()
+            console.end_answer()
             return
         text = self._block.text()
         is_thinking = any(style == "dim" for _, style in self._block.pieces)
@@ -143,7 +145,7 @@ class RenderedAnswer:
         self._clear()
         if text.strip():
             self._print(shown)
-        console.end_line()
+        console.end_answer()
 
     def end(self) -> None:
         self.close()
@@ -157,7 +159,7 @@ class RenderedAnswer:
 
             self._live = Live(get_renderable=self._tail, console=self._console, transient=True, refresh_per_second=12)
             self._live.start()
-            console.open_line()
+            console.begin_answer()
 
     def _styled(self) -> Any:
         from rich.text import Text
@@ -197,7 +199,6 @@ class RenderedAnswer:
         sys.stdout.write("\n" * self._has_printed + "".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
         self._has_printed = True
-        console.end_line()
 
     def _clear(self) -> None:
         if self._live is not None:
@@ -269,8 +270,9 @@ def _parser() -> Any:
 
 
 def _markdown(text: str) -> Any:
-    """Return a renderable with the line breaks of the text and with code that can be copied."""
-    from rich.markdown import CodeBlock, Markdown
+    """Return a renderable with the line breaks of the text, code that can be copied, and tables with whole words."""
+    from rich import box
+    from rich.markdown import CodeBlock, Markdown, TableElement
     from rich.syntax import Syntax
 
     class Code(CodeBlock):
@@ -278,8 +280,17 @@ def _markdown(text: str) -> Any:
             code = str(self.text).rstrip()
             yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, background_color="default")
 
+    class Lines(TableElement):
+        def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+            table: Any
+            for table in super().__rich_console__(console, options):
+                table.box, table.pad_edge, table.collapse_padding = box.SQUARE, True, False
+                for column in table.columns:
+                    column.overflow = "fold"  # rich would cut long words
+                yield table
+
     class Answer(Markdown):
-        elements = {**Markdown.elements, "fence": Code, "code_block": Code}  # noqa: RUF012
+        elements = {**Markdown.elements, "fence": Code, "code_block": Code, "table_open": Lines}  # noqa: RUF012
 
     shown = Answer(text, code_theme="ansi_dark", hyperlinks=False)
     shown.parsed = _parser().parse(text)

@@ -38,7 +38,7 @@ HELP = """\
 Ctrl-C stops an answer or clears the line. Twice on an empty line, it leaves.
 Pasted text is one message. Alt-Enter begins a new line. After \"\"\", Enter
 begins a new line too, until the closing \"\"\"."""
-FULL = "/undo removes the last question, /clear removes all, a larger --ctx-size holds more"
+FULL = "/undo removes the last question, /clear removes all."
 T = TypeVar("T")
 RESERVE = 4  # 1 / RESERVE of the context is reserved for the answer
 
@@ -121,7 +121,7 @@ class Chat:
         try:
             reason = self._stream_answer()
         except ValueError as error:
-            raise InputError(f"{error}. Shorten the prompt, or use a larger n_ctx.") from None
+            raise InputError(f"{error}. {llm.longer_text}") from None
         self._note_end(reason)
 
     def _handle(self, text: str) -> None:
@@ -152,7 +152,7 @@ class Chat:
             self._recover(error)
         except (EagleError, ValueError) as error:
             self.conversation.undo()
-            self._show_error(error, f": {FULL}." if isinstance(error, ContextFull) else "")
+            self._show_error(error, f": {FULL} {self._llm.longer_text}" if isinstance(error, ContextFull) else "")
         else:
             self._note_end(reason)
 
@@ -252,7 +252,7 @@ class Chat:
         if reason == "interrupted":
             console.note("(interrupted)")
         elif reason == "length" and self._llm.n_tokens >= self._llm.n_ctx() - 1:
-            console.note(f"(the context is full: {FULL})")
+            console.note(f"(the context is full: {FULL} {self._llm.longer_text})")
         elif reason == "length":
             console.note("(cut at the limit of -n)")
 
@@ -279,9 +279,16 @@ class Chat:
 
     def _system(self, text: str) -> None:
         self.conversation.system = text or None
+        console.note("the system message is replaced" if text else "there is no system message now")
+
+    def _clear(self, _: str) -> None:
+        self.conversation.clear()
+        console.note("the conversation is empty")
 
     def _save(self, name: str) -> None:
-        self.conversation.save(_path(name))
+        path = _path(name)
+        self.conversation.save(path)
+        console.note(f"saved in {path}: {len(self.conversation.messages)} messages")
 
     def _load(self, name: str) -> None:
         self.conversation.load(_path(name))
@@ -291,9 +298,14 @@ class Chat:
         if how not in ("on", "off", "hide"):
             raise UsageError(f"/think {how}: choose on, off or hide.")
         self.thinks, self.shows_thinking = how != "off", how == "on"
+        thinking = {"on": "on", "off": "off, if the chat template supports it", "hide": "on, without showing it"}
+        console.note(f"thinking is {thinking[how]}")
 
     def _draft(self, length: str) -> None:
-        self._llm.set_n_draft(0 if length == "off" else read_n_draft(length))
+        n_draft = 0 if length == "off" else read_n_draft(length)
+        self._llm.set_n_draft(n_draft)
+        how = "chosen from measured rates and times" if n_draft == "auto" else f"{n_draft} tokens"
+        console.note(f"draft length: {how}" if n_draft else "drafts are off")
 
     def _image(self, name: str) -> None:
         from llama_eagle.vision.pictures import read_file
@@ -318,7 +330,7 @@ class Chat:
 COMMANDS: dict[str, Callable[[Chat, str], None]] = {
     "/retry": Chat._retry,
     "/undo": Chat._undo,
-    "/clear": lambda chat, _: chat.conversation.clear(),
+    "/clear": Chat._clear,
     "/system": Chat._system,
     "/save": Chat._save,
     "/load": Chat._load,

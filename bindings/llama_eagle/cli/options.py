@@ -14,7 +14,7 @@ from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions, about
 from llama_eagle.errors import UsageError
 from llama_eagle.generation.options import GenerationOptions, SamplingParams
-from llama_eagle.native.limits import MAX_INT, read_number
+from llama_eagle.native.limits import CHAT_CONTEXT, MAX_INT, read_number
 from llama_eagle.native.processor.threads import read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.sessions.options import ContextOptions, LoadOptions, batch_too_small
@@ -117,7 +117,7 @@ DraftGpuLayers = Annotated[int | None, drafting_option("draft_gpu_layers")]
 PMin = Annotated[float, drafting_option("p_min")]
 DRAFTING = DraftingOptions.__dataclass_fields__
 
-CHAT_CONTEXT = 8192  # default context size of conversations, in tokens
+CONTEXT_HELP = f"(default: {CHAT_CONTEXT}, or the model's training context if that is less; 0: that)."
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from llama_eagle.sessions.options import MTP, SessionOptions
 
 REMEDY = "(draft=none turns it off)"
 NOT_FOUND = "the target has no MTP head, and there is no draft next to it"
-FOUND_NONE = "(draft=FILE names one, draft=none turns drafting off)"
+BY_LOOKUP = "drafts: prompt look-up"
 COPIES = "prompt look-up would need copies of the recurrent state (draft=lookup turns it on)"
 
 NAMED = {
@@ -183,7 +183,8 @@ def _without_model(files: list[Header], options: Options, problem: str) -> Choic
         return Choice(replace(options, draft=NONE), f"no drafter: {impossible}", files)
     if copies_state(files[0]):
         return Choice(replace(options, draft=NONE), f"no drafter: {problem}; {COPIES}", files)
-    return Choice(replace(options, draft=LOOKUP), f"prompt look-up drafts: {problem} {FOUND_NONE}", files)
+    why = BY_LOOKUP if problem == NOT_FOUND else f"{BY_LOOKUP}; {problem}"
+    return Choice(replace(options, draft=LOOKUP), why, files)
 
 
 def without_lookup(choice: Choice[Options], given: DraftingOptions, reason: str) -> Choice[Options]:
@@ -209,5 +210,5 @@ def _kept(target: list[Header]) -> list[Sidecar]:
     if not pairs or found:
         return found
     pair = pairs[0]
-    none = f"{NOT_FOUND}. {pair.draft} is published for {pair.target}: llama-eagle run fetches it"
+    none = f"{pair.draft} is published for {pair.target}: llama-eagle run fetches it"
     return [Sidecar(None, problem=none)]

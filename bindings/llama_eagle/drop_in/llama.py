@@ -134,7 +134,7 @@ class EagleLlama(Completions, Closing):
         recurrent = bool(self._is_recurrent or self._is_hybrid)
         n_draft_max = self._n_draft_max
         check_rollback(self._ctx.ctx, recurrent, n_draft_max)
-        view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch)
+        view = ContextView(self._ctx.ctx, Path(self.model_path), self._n_ctx, self.n_batch, self._choice.n_trained)
         draft = self._load_draft(given)
         self._session = EagleSession(view, draft, replace(self._session_options, n_draft_max=n_draft_max))
         self._stack.callback(self._session.close)
@@ -195,7 +195,7 @@ class EagleLlama(Completions, Closing):
             memory = self._require_memory()
             room = self._n_ctx - memory.n_tokens
             if len(tokens) > room:
-                raise InputError(f"{len(tokens)} tokens to evaluate, {room} fit into the context. Use a larger n_ctx.")
+                raise InputError(f"{len(tokens)} tokens to evaluate, {room} fit into the context. {self.longer_text}")
             memory.extend(tokens)
 
     def reset(self) -> None:
@@ -329,6 +329,11 @@ class EagleLlama(Completions, Closing):
     def speculative_stats(self) -> Statistics:
         """Statistics of the last generation: rounds, n_drafted, n_accepted, accept_rate, mean_emitted, ms by phase."""
         return self._measures.last
+
+    @property
+    def longer_text(self) -> str:
+        """Remedy for a text that is longer than the context: shorten it, or use a larger n_ctx where that helps."""
+        return self._require_memory().session.longer_text
 
     @property
     def drafter(self) -> str:

@@ -19,6 +19,7 @@ from llama_eagle.drafting.resolve import Choice, resolve, without_effect, withou
 from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.pairing import read_draft, require_models, require_scores
+from llama_eagle.gguf.rotation import beyond_training, trained_context
 from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.gguf.validate import require_vocabulary
 from llama_eagle.gguf.validate.adapters import require_adapter
@@ -216,11 +217,15 @@ def find_model(model: str | os.PathLike[str], given: Mapping[str, Any], *, fetch
 
 @dataclass(frozen=True)
 class Loading:
-    """Options to load. draft: header of the draft model, or the target's for its own head; None: no model drafts."""
+    """Options to load. draft: header of the draft model, or the target's for its own head; None: no model drafts.
+
+    n_trained: longest context that the target was trained with, in tokens; 0 if unknown, as with scaled positions.
+    """
 
     options: EagleOptions
     why: str
     draft: Header | None = None
+    n_trained: int = 0
 
 
 def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> Loading:
@@ -249,11 +254,12 @@ def choose(model_path: str, options: EagleOptions, given: Mapping[str, Any]) -> 
             refuse_conflicts(choice.options, given)
         except UsageError as error:
             choice = Choice(replace(options, draft=NONE), f"no drafter: {error}", choice.target)
-    return Loading(choice.options, choice.why, _check_files(choice, given))
+    target, draft = _check_files(choice, given)
+    return Loading(choice.options, choice.why, draft, 0 if _scales_positions(given) else trained_context(target))
 
 
-def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Header | None:
-    """Check all files, and return the draft's header."""
+def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> tuple[Header, Header | None]:
+    """Check all files, and return the headers of target and draft."""
     files = _read_target(choice.target, given)
     target, draft = require_models(files, files if choice.draft == MTP else choice.draft)
     pooling = given.get("pooling_type", -1)
@@ -269,13 +275,20 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> Head
         require_encoder(Path(choice.options.mmproj_path), target, draft)
     load = load_options(given, choice.options)
     require_servers(load, files, None if choice.draft == MTP else draft)
+    n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
+    if not _scales_positions(given) and (problem := beyond_training(target, n_ctx)):
+        warnings.warn(problem, stacklevel=5)
     if load.n_gpu_layers == 0:
-        n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
         types = (given.get(name) for name in ("type_k", "type_v"))
         memory = DraftContext(draft, choice.options.draft_n_ctx) if draft is not None else None
         type_k, type_v = (F16 if kind is None else kind for kind in types)
         require_memory(target, n_ctx, type_k, type_v, memory)
-    return draft
+    return target, draft
+
+
+def _scales_positions(given: Mapping[str, Any]) -> bool:
+    """Return True if the caller sets a RoPE scaling, which changes the context that the model can use."""
+    return any(given.get(name) for name in ("rope_freq_base", "rope_freq_scale", "yarn_orig_ctx"))
 
 
 def _read_target(source: Source, given: Mapping[str, Any]) -> list[Header]:

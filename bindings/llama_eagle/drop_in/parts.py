@@ -22,6 +22,7 @@ class ContextView:
     model_path: Path
     n_ctx: int
     n_batch: int
+    n_trained: int
 
 
 @dataclass(frozen=True)

@@ -199,6 +199,5 @@ def _check_prompt(session: EagleSession, tokenizer: Tokenizer, prompt: Sequence[
     tokenizer.require_ids(of_text)
     if len(prompt) > session.n_room:
         raise InputError(
-            f"the prompt has {len(prompt)} tokens, {session.n_room} fit into the context. "
-            "Shorten it or use a larger n_ctx."
+            f"the prompt has {len(prompt)} tokens, {session.n_room} fit into the context. {session.longer_text}"
         )

@@ -6,6 +6,7 @@ import re
 
 MAX_INT = 2**31 - 1  # of the C type int32_t
 MAX_FLOAT = 3.4e38  # of the C type float
+CHAT_CONTEXT = 8192  # default context of a conversation in tokens, unless the model was trained with less
 MAX_CONTEXT = MAX_INT  # tokens
 MAX_THREADS = 512  # ggml's GGML_MAX_N_THREADS; many more end the process
 LONGEST = 16  # default maximum draft length in tokens

@@ -16,6 +16,7 @@ from llama_eagle.errors import EagleError, UsageError, refuse
 from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_KINDS, read_draft, require_models
+from llama_eagle.gguf.rotation import default_context, scaling_included
 from llama_eagle.gguf.size import DraftContext, Slots, require_memory
 from llama_eagle.gguf.validate import small
 from llama_eagle.gguf.validate.assistant import ASSISTANT
@@ -48,6 +49,7 @@ PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
 @dataclass(frozen=True)
 class ServerOptions:
     """Options of a server for one target. `n_ctx`: tokens per slot (0: the model's); replaces that of `context`.
+    None is the default of conversations.
 
     parallel: number of slots, one conversation each. parse_special: recognize control tokens in prompts and messages.
     api_key: key that clients must send. open_to_all: allow requests without a key on non-loopback addresses. extra:
@@ -57,7 +59,7 @@ class ServerOptions:
     model: str | Path
     drafting: DraftingOptions
     context: ContextOptions
-    n_ctx: int = 0
+    n_ctx: int | None = None
     mmproj: Path | None = None  # the target's vision encoder
     load: LoadOptions = LoadOptions()
     host: str = "127.0.0.1"
@@ -79,7 +81,7 @@ class ServerOptions:
         refuse(
             {
                 f"port={self.port} is not in 0..65535": not 0 <= self.port <= 65535,
-                f"n_ctx={self.n_ctx} is not in 0..{MAX_CONTEXT}": not 0 <= self.n_ctx <= MAX_CONTEXT,
+                f"n_ctx={self.n_ctx} is not in 0..{MAX_CONTEXT}": not 0 <= (self.n_ctx or 0) <= MAX_CONTEXT,
                 f"parallel={self.parallel} is not 1 to {MAX_SLOTS}": not 1 <= self.parallel <= MAX_SLOTS,
                 f"the server does not support draft_sampling={self.drafting.draft_sampling!r}, only 'match'": (
                     self.drafting.draft_sampling != "match"
@@ -126,9 +128,32 @@ class Checked:
     draft: Header | None
 
     @property
+    def n_slot(self) -> int:
+        """Context size of a slot in tokens: at most that of the training, which is llama-server's own limit."""
+        n_trained = int(self.target.arch_key("context_length", 4096))
+        wanted = default_context(self.target) if self.options.n_ctx is None else self.options.n_ctx or n_trained
+        return wanted if _scales_positions(self.options.extra) else min(wanted, n_trained)
+
+    @property
     def n_ctx(self) -> int:
         """Context size of all slots together, in tokens."""
-        return self.options.parallel * (self.options.n_ctx or int(self.target.arch_key("context_length", 4096)))
+        return self.options.parallel * self.n_slot
+
+    @property
+    def shortened(self) -> str | None:
+        """Warning for contexts that are shorter than requested, or None."""
+        if self.n_slot >= (self.options.n_ctx or 0):
+            return None
+        return (
+            f"a conversation has {self.n_slot} tokens instead of {self.options.n_ctx} (n_ctx), because the model was "
+            f"trained with {self.n_slot}{scaling_included(self.target)}."
+        )
+
+
+def _scales_positions(extra: Collection[str]) -> bool:
+    """Return True if arguments of llama-server or its environment change the context that the model can use."""
+    names = {*map(normalized, extra), *os.environ}
+    return any(name.startswith(("--rope-", "--yarn-", "LLAMA_ARG_ROPE_", "LLAMA_ARG_YARN_")) for name in names)
 
 
 def check(options: ServerOptions) -> Checked:
@@ -148,6 +173,8 @@ def check(options: ServerOptions) -> Checked:
         require_encoder(options.mmproj, target, draft)
     _check_template(options, target)
     found = Checked(options, choice.options, choice.why, target, draft)
+    if found.shortened:
+        console.warn(found.shortened)
     require_servers(options.load, files, None if own_head else draft)
     if options.load.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputError
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
+from llama_eagle.gguf.rotation import beyond_training, trained_context
 from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.native import callbacks, log, rpc
 from llama_eagle.native.calls import library
@@ -103,6 +105,8 @@ class Context(Closing):
 
         self._api: Any = llama_cpp
         self.model = model
+        if problem := beyond_training(model.header, options.n_ctx):
+            warnings.warn(problem, stacklevel=3)
         params = _context_params(llama_cpp, options)
         if model.n_gpu_layers == 0:
             require_memory(model.header, params.n_ctx, params.type_k, params.type_v, draft)
@@ -130,6 +134,11 @@ class Context(Closing):
     @property
     def n_batch(self) -> int:
         return int(self._api.llama_n_batch(self.handle))
+
+    @property
+    def n_trained(self) -> int:
+        """Longest context that the model was trained with, in tokens; 0 if unknown."""
+        return trained_context(self.model.header)
 
     def close(self) -> None:
         if self.handle:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.gguf.rotation import longer_text
 from llama_eagle.native import calls
 from llama_eagle.native.calls import check, library
 from llama_eagle.native.closing import Closing
@@ -51,6 +52,9 @@ class ContextLike(Protocol):
     def n_ctx(self) -> int: ...
     @property
     def n_batch(self) -> int: ...
+    @property
+    def n_trained(self) -> int:
+        """Longest context that the target was trained with, in tokens; 0 if unknown."""
 
 
 class HasHandle(Protocol):
@@ -134,6 +138,11 @@ class EagleSession(Closing):
     def n_past(self) -> int:
         """Number of committed tokens."""
         return int(self._lib.eagle_n_past(self._handle))
+
+    @property
+    def longer_text(self) -> str:
+        """Remedy for a text that is longer than the context."""
+        return longer_text(self._context.n_trained, self.n_ctx)
 
     @property
     def n_room(self) -> int:
@@ -273,8 +282,7 @@ class EagleSession(Closing):
     def _require_room(self, n_tokens: int) -> None:
         if n_tokens > self.n_room:
             raise InputError(
-                f"{n_tokens} tokens do not fit into the context, which has room for {self.n_room}. "
-                "Shorten the prompt or use a larger n_ctx."
+                f"{n_tokens} tokens do not fit into the context, which has room for {self.n_room}. {self.longer_text}"
             )
 
     def close(self) -> None:

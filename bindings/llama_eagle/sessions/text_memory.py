@@ -173,7 +173,7 @@ class TextMemory:
             pictures = f", {n_rows} of them for pictures," if n_rows else ""
             raise InputError(
                 f"the text takes {len(wanted)} tokens{pictures} and the context has room for {self.session.n_ctx}. "
-                f"{'Use smaller pictures' if n_rows else 'Shorten the text'} or a larger n_ctx."
+                f"{'Use smaller pictures. ' if n_rows else ''}{self.session.longer_text}"
             )
 
     def _truncate_session(self, n_tokens: int) -> int:

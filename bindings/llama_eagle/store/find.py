@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from llama_eagle import console
-from llama_eagle.errors import InputError, UsageError
+from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.files import expand_home, home
 from llama_eagle.gguf import names
 from llama_eagle.hub import cached_sizes, download_files, file_sizes, revision_of
@@ -127,7 +127,8 @@ def _in_folder(folder: Path, outtype: str | None, fetch: bool) -> Path:
     sizes = {
         path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*.gguf") if path.is_file()
     }
-    found = [name for name in names.first_files(sizes) if not _is_draft(folder / name.path)]
+    files = names.first_files(sizes)
+    found = [name for name in files if _is_model(folder / name.path)] or files[:1] * (len(files) == 1)
     if not found:
         raise InputError(f"{folder}: neither a checkpoint (config.json) nor a GGUF model. Name another folder.")
     models = found if outtype is None or len(found) == 1 else [name for name in found if name.is_type(outtype)]
@@ -153,15 +154,19 @@ def _of_checkpoint(folder: Path, outtype: str | None, fetch: bool) -> Path:
 
 
 def _is_checkpoint_folder(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and not any(folder.glob("*.gguf"))
+    return (folder / "config.json").is_file() and not any(map(_is_model, folder.glob("*.gguf")))
 
 
-def _is_draft(path: Path) -> bool:
-    from llama_eagle.gguf.names import DRAFT_KINDS
-    from llama_eagle.gguf.pairing import KNOWN_NON_TARGETS
-    from llama_eagle.gguf.sidecars import peek_architecture
+def _is_model(path: Path) -> bool:
+    """Return True for a complete model, not a draft, an importance matrix, an adapter or a file of another program."""
+    from llama_eagle.gguf.header import read_header
+    from llama_eagle.gguf.pairing import require_target
 
-    return peek_architecture(path) in (*DRAFT_KINDS, *KNOWN_NON_TARGETS)
+    try:
+        require_target(read_header(path))
+    except EagleError:
+        return False
+    return True
 
 
 # --- hub ids -----------------------------------------------------------------------------------------------------

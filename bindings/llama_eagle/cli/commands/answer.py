@@ -13,7 +13,7 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
-    CHAT_CONTEXT,
+    CONTEXT_HELP,
     Json,
     Overwrite,
     Sampling,
@@ -58,8 +58,11 @@ def answer(
         int, typer.Option("-n", "--n-predict", min=1, max=MAX_INT, help="Maximum length of an answer in tokens.")
     ] = 1024,
     ctx_size: Annotated[
-        int, typer.Option("--ctx-size", "-c", min=1, help="Context size in tokens for each prompt and its answer.")
-    ] = CHAT_CONTEXT,
+        int | None,
+        typer.Option(
+            "--ctx-size", "-c", min=0, help=f"Context size in tokens for each prompt and its answer {CONTEXT_HELP}"
+        ),
+    ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue each prompt as plain text, without the chat template.")
     ] = False,
@@ -89,12 +92,12 @@ def answer(
     key = secrets.token_urlsafe()
     served = serving.check(
         serving.ServerOptions(
-            model=model, drafting=drafts, context=computing.context(ctx_size, 0), n_ctx=ctx_size,
+            model=model, drafting=drafts, context=computing.context(ctx_size or 1, 0), n_ctx=ctx_size,
             load=computing.load(), port=0, api_key=key, parallel=min(parallel, len(found)), verbose=verbose,
         )
     )  # fmt: skip
     questions = _questions(served, found, params, n_predict, raw)
-    same = identity(found, model.resolve(), model.stat().st_size, params, n_predict, ctx_size, questions.is_chat)
+    same = identity(found, model.resolve(), model.stat().st_size, params, n_predict, served.n_slot, questions.is_chat)
     with closing(Journal(output, same, overwrite)) as journal:
         n_earlier = len(journal.answers)
         if n_earlier:

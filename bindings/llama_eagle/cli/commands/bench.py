@@ -319,7 +319,11 @@ def _jobs(pair: Pair, runs: Runs) -> list[tuple[dict[str, Any], Job]]:
 
     if pair.model is not None:
         target = Path(pair.model)
-        return [({"model": target.name, "accept": None, **facts, "type": None}, _real_job(pair, runs, target))]
+        from llama_eagle.gguf.describe import file_type
+        from llama_eagle.gguf.header import read_model
+
+        facts["type"] = file_type(read_model(target)[1])
+        return [({"model": target.name, "accept": None, **facts}, _real_job(pair, runs, target))]
     for kind in filter(None, (pair.outtype, pair.draft_type)):
         require_type(kind.lower())  # before the files are made
     return [

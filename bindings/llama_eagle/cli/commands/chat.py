@@ -16,7 +16,7 @@ from llama_eagle.cli.chat_loop import Chat
 from llama_eagle.cli.conversation import Conversation
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
-    CHAT_CONTEXT,
+    CONTEXT_HELP,
     Computing,
     Drafting,
     NPredict,
@@ -42,8 +42,8 @@ class ChatOptions:
     ] = False
     n_predict: NPredict = -1
     ctx_size: Annotated[
-        int, typer.Option("--ctx-size", "-c", min=0, help="Context size in tokens (0: the model's training context).")
-    ] = CHAT_CONTEXT
+        int | None, typer.Option("--ctx-size", "-c", min=0, help=f"Context size in tokens {CONTEXT_HELP}")
+    ] = None
     parse_special: ParseSpecial = True
     plain: Plain = False
     verbose: Verbose = False
@@ -54,12 +54,17 @@ class ChatOptions:
         return Chat(Conversation(self.system), settings, not self.no_think, plain=self.plain)
 
     def options(self, vision: Vision, drafts: DraftingOptions, computing: Computing) -> dict[str, Any]:
-        """Return the arguments of `EagleLlama`. Raises `UsageError` for values out of range."""
+        """Return the arguments of `EagleLlama`. Raises `UsageError` for values out of range.
+
+        Without --ctx-size there is no n_ctx: its default depends on the model.
+        """
         from llama_eagle.drop_in.options import from_options
 
-        options = from_options(drafts, computing.context(max(self.ctx_size, 1), 0), computing.load())
-        own = {"n_ctx": self.ctx_size, "verbose": self.verbose, "parse_special": self.parse_special}
-        return options | own | {"mmproj_path": vision.mmproj}
+        options = from_options(drafts, computing.context(self.ctx_size or 1, 0), computing.load())
+        del options["n_ctx"]
+        options |= {"n_ctx": self.ctx_size} if self.ctx_size is not None else {}
+        own = {"verbose": self.verbose, "parse_special": self.parse_special, "mmproj_path": vision.mmproj}
+        return options | own
 
 
 @grouped
@@ -107,10 +112,13 @@ def run_chat(
 
     With a `question`, answer only that. Raises the errors of the answer, and `typer.Exit` if a line of a pipe failed.
     """
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.rotation import default_context
     from llama_eagle.native.processor.competition import report_to
 
-    report_to(console.warn_between_lines)
-    options = {"seed": 1 + secrets.randbelow(RANDOM_SEED - 1), **options}  # the default seed is the same in each load
+    report_to(console.warn_after_answer)
+    defaults = {"n_ctx": default_context(read_model(model)[0]), "seed": 1 + secrets.randbelow(RANDOM_SEED - 1)}
+    options = {**defaults, **options}  # the library's seed is the same in each load
     bars = {"loading": Bar("loading"), "prompt": chat.prompt_bar}
     bars["loading"].start(after_s=1.0)
     try:

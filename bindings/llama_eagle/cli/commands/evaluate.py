@@ -92,6 +92,8 @@ def evaluate(
     from llama_eagle.drafting.resolve import resolve
 
     given = drafting.options()
+    if plot is not None:
+        require_plotting(plot, overwrite)
     model = target.file(given)
     choice = resolve(model, given)
     drafts = choice.options
@@ -103,8 +105,6 @@ def evaluate(
     data = data or [LOOKUP if drafts.model is None else "chat"]
     if not drafts.drafts or drafts.n_draft == 0:
         raise UsageError("there is no drafter to evaluate. Give --draft, and --n-draft of 1 or more, or auto.")
-    if plot is not None:
-        require_plotting(plot, overwrite)
     prompts = take(read_prompts(data), limit)
     threads = n_threads(threads)
     job = evaluation.Evaluation(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.resolve import Choice
     from llama_eagle.generation.generate import GenerationResult, OnText
+    from llama_eagle.gguf.header import Source
     from llama_eagle.sessions.models import Model, ModelPair
     from llama_eagle.sessions.options import ContextOptions
     from llama_eagle.vision.in_text import PicturesInText
@@ -158,7 +159,7 @@ def generate(
     if prompt.image and (vision.mmproj is None or isinstance(given, list)):
         raise UsageError("--image needs --mmproj and a prompt that is text.")
     log.set_verbose(verbose)
-    competition.report_to(console.warn_between_lines)
+    competition.report_to(console.warn_after_answer)
     if drafting.exact:
         exact.set_mode("strict")
     params = replace(sampling.params(), grammar=constraints.gbnf())
@@ -171,6 +172,8 @@ def generate(
     console.note(choice.why)
     if problem := without_effect(choice.options):
         console.warn(f"{problem}: --draft, --lookup.")
+    if params.grammar is not None:
+        _check_grammar(choice.target, params.grammar)
     if not prompt.raw and not isinstance(given, list):
         _start_template(choice)
     with _load(choice, computing) as pair, _open_pictures(vision, computing, pair) as pictures:
@@ -186,6 +189,22 @@ def generate(
                 answer.end()
         facts = {**exact.report(pair.target), "placement": pair.placement, "drafter": choice.why}
         _report(result, facts if json else None)
+
+
+def _check_grammar(target: Source, grammar: str) -> None:
+    """Raise `UsageError` for a grammar that cannot be used. Loads the vocabulary, which is fast, and no weights."""
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.pairing import require_target
+    from llama_eagle.gguf.validate import require_vocabulary
+    from llama_eagle.native.calls import check_grammar
+    from llama_eagle.sessions.models import Model
+    from llama_eagle.sessions.options import LoadOptions
+
+    first, files = read_model(target)
+    require_target(first)
+    require_vocabulary(files)
+    with contextlib.closing(Model(first, LoadOptions(vocab_only=True))) as vocabulary:
+        check_grammar(vocabulary.vocab, grammar)
 
 
 def _start_template(choice: Choice[DraftingOptions]) -> None:

@@ -84,7 +84,7 @@ def run(
     options, chat = chat_options.options(vision, drafts, computing), chat_options.chat(sampling)
     check_arguments(options)  # before a download
     target = prepare(model, outtype, with_draft=drafts.draft is None, of_file=True)
-    _show_estimate(target, computing.context(max(chat_options.ctx_size, 1), 0).n_ctx)
+    _show_estimate(target, chat_options.ctx_size)
     run_chat(target, options, chat, EagleLlama, question)
 
 
@@ -98,29 +98,31 @@ def _show_entries(entries: list[Entry], *, cleared: bool) -> None:
         console.data("the cache is empty" if not cleared else "nothing to delete")
 
 
-def _show_estimate(target: Path, n_ctx: int) -> None:
-    """Show the chosen file, its memory and its expected speed; on a terminal only."""
+def _show_estimate(target: Path, n_ctx: int | None) -> None:
+    """Show the chosen file, its memory and its expected speed; on a terminal only. n_ctx: as given by --ctx-size."""
     if not console.on_terminal():
         return
     expected = _estimate(target, n_ctx, (1, 1))
     console.note(
         f"{target}: {console.size(expected['n_bytes'])} with its context; "
-        f"plain decoding on the CPU: at most {expected['tokens_per_second']:.0f} tokens/s (estimate)"
+        f"plain decoding on the CPU: about {expected['tokens_per_second']:.0f} tokens/s (estimate)"
     )
 
 
-def _estimate(target: Path, n_ctx: int, types: tuple[int, int]) -> dict[str, Any]:
-    """Return `n_bytes`, the memory for weights and context, and `tokens_per_second`, an upper bound of plain decoding.
+def _estimate(target: Path, n_ctx: int | None, types: tuple[int, int]) -> dict[str, Any]:
+    """Return `n_bytes`, the memory for weights and context, and `tokens_per_second`, an estimate of plain decoding.
 
-    The bound is for the CPU: each token reads the weights once. A sparse model reads less.
+    The estimate is for the CPU, from its memory bandwidth: each token reads the weights once. Sparse models read less.
     """
     from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.rotation import default_context, trained_context
     from llama_eagle.gguf.size import kv_bytes
     from llama_eagle.native.processor.bandwidth import read_rates
     from llama_eagle.native.processor.threads import default_threads
 
     first, files = read_model(target)
     weights = sum(file.file_size for file in files)
+    n_ctx = default_context(first) if n_ctx is None else n_ctx or trained_context(first)
     (rate,) = read_rates([default_threads()], n_bytes=1 << 28)
     return {
         "n_bytes": weights + kv_bytes(first, n_ctx, *types),

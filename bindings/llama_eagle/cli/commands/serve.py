@@ -14,7 +14,7 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import (
-    CHAT_CONTEXT,
+    CONTEXT_HELP,
     FLAGS,
     ParseSpecial,
     ServedComputing,
@@ -91,14 +91,9 @@ def serve(
     drafting: ServedDrafting,
     computing: ServedComputing,
     ctx_size: Annotated[
-        int,
-        typer.Option(
-            "--ctx-size",
-            "-c",
-            min=0,
-            help="Context size of each conversation in tokens (0: the model's training context).",
-        ),
-    ] = CHAT_CONTEXT,
+        int | None,
+        typer.Option("--ctx-size", "-c", min=0, help=f"Context size of each conversation in tokens {CONTEXT_HELP}"),
+    ] = None,
     parallel: Annotated[
         int, typer.Option("--parallel", "-np", help="Maximum number of conversations at the same time, 1 to 16.")
     ] = 4,
@@ -124,7 +119,7 @@ def serve(
         model=model or "",
         drafting=drafting.options(),
         mmproj=vision.mmproj,
-        context=computing.context(max(ctx_size, 1), 0),
+        context=computing.context(ctx_size or 1, 0),
         n_ctx=ctx_size,
         load=computing.load(),
         host=address.host,

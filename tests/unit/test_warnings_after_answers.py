@@ -1,4 +1,4 @@
-"""Warnings about busy cores wait for the end of the answer's line, or of its unfinished block."""
+"""Warnings wait for the end of an answer: those about busy cores, and those of a draft."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from llama_eagle import console
+from llama_eagle import cli, console
 from llama_eagle.cli.answer import PlainAnswer, RenderedAnswer, make_answer
 
 WARNING = "warning: busy\n"
@@ -28,19 +28,16 @@ def one_stream(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> io.Strin
 
 def test_before_an_answer_it_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = one_stream(monkeypatch, io.StringIO())
-    console.warn_between_lines("busy")
+    console.warn_after_answer("busy")
     assert screen.getvalue() == WARNING
 
 
 @pytest.mark.parametrize(
     ("before", "after", "shown"),
     [
-        (["one "], ["two", " three\nfour"], f"one two three\n{WARNING}four\n"),
-        (["one\n"], ["two"], f"one\n{WARNING}two\n"),
-        (["one"], [" two"], f"one two\n{WARNING}"),
-        (["one"], ["\n\n"], f"one\n\n{WARNING}\n"),
-        (["one"], ["", "\n"], f"one\n{WARNING}\n"),
-        (["one\ntwo"], ["", " three"], f"one\ntwo three\n{WARNING}"),
+        (["one "], ["two", " three\nfour"], f"one two three\nfour\n{WARNING}"),
+        (["one\n"], ["two"], f"one\ntwo\n{WARNING}"),
+        (["one"], ["\n\n"], f"one\n\n\n{WARNING}"),
         ([], ["one"], f"{WARNING}one\n"),
     ],
 )
@@ -50,30 +47,31 @@ def test_a_plain_answer(before: list[str], after: list[str], shown: str, monkeyp
     assert isinstance(answer, PlainAnswer)
     for piece in before:
         answer.write(piece)
-    console.warn_between_lines("busy")
+    console.warn_after_answer("busy")
     for piece in after:
         answer.write(piece)
     answer.end()
     assert screen.getvalue() == shown
 
 
-def test_thoughts_are_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_of_the_library_wait_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a draft whose memory begins to slide."""
     screen = one_stream(monkeypatch, io.StringIO())
     answer = make_answer(plain=True)
-    answer.think("let me")
-    console.warn_between_lines("busy")
-    answer.think(" see")
+    answer.think("let me\n")
+    cli._show_warning("busy", UserWarning)
+    answer.think("see")
     answer.end_thinking()
     answer.write("yes")
     answer.end()
-    assert screen.getvalue() == f"let me see\n\n{WARNING}yes\n"
+    assert screen.getvalue() == f"let me\nsee\n\nyes\n{WARNING}"
 
 
 def test_an_error_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = one_stream(monkeypatch, io.StringIO())
     answer = make_answer(plain=True)
     answer.write("one")
-    console.warn_between_lines("busy")
+    console.warn_after_answer("busy")
     answer.close()
     assert screen.getvalue().endswith(WARNING)
 
@@ -85,20 +83,15 @@ def test_a_rendered_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     answer = RenderedAnswer()
     answer.write("one ")
-    console.warn_between_lines("busy")
-    answer.write("two")
-    assert "busy" not in screen.getvalue()
-    answer.write("\n\nthree")
-    first, _, rest = screen.getvalue().partition(WARNING)
-    assert first.split() == ["one", "two"] and rest == ""
-    console.warn_between_lines("busy again")
-    assert "again" not in screen.getvalue()
+    console.warn_after_answer("busy")
+    answer.write("two\n\nthree")
+    assert "busy" not in screen.getvalue() and "two" in screen.getvalue()
     answer.end()
-    assert screen.getvalue().split()[-4:] == ["three", "warning:", "busy", "again"]
+    assert screen.getvalue().split()[-3:] == ["three", "warning:", "busy"]
 
 
 @pytest.mark.parametrize("name", ["generate", "chat"])
 def test_commands_that_answer_wait(name: str) -> None:
     """`run` chats by the code of `chat`."""
     source = Path(str(import_module(f"llama_eagle.cli.commands.{name}").__file__)).read_text("utf-8")
-    assert "report_to(console.warn_between_lines)" in source
+    assert "report_to(console.warn_after_answer)" in source
