@@ -181,6 +181,19 @@ def failure(kind: str, message: str, code: int) -> None:
         error(message)
 
 
+def trace(error: BaseException) -> None:
+    """Write the traceback of an error and of all its causes to stderr, if LLAMA_EAGLE_DEBUG is 1."""
+    if os.environ.get("LLAMA_EAGLE_DEBUG") != "1":
+        return
+    import traceback
+
+    each: BaseException | None = error
+    while each is not None:
+        each.__suppress_context__ = False  # "from None" hides the causes from those who do not ask for them
+        each = each.__cause__ or each.__context__
+    sys.stderr.write(printable("".join(traceback.format_exception(error))))
+
+
 def error(message: str) -> None:
     """Write an error as one line to stderr."""
     _to_stderr(_State.translate(f"error: {message}"))

@@ -66,9 +66,26 @@ def check_output(path: Path, need: int = 0) -> None:
         raise UsageError(f"{path} is not a regular file: name another output")
     if not os.access(folder, os.W_OK):
         raise EnvironmentFailure(f"the folder {folder} is not writable")
+    require_room(folder, need, str(path))
+
+
+def require_room(folder: Path, need: int, what: str) -> None:
+    """Raise `EnvironmentFailure` if the disk of `folder`, which need not exist, has no room for `need` bytes."""
+    folder = _nearest(folder)
     free = shutil.disk_usage(folder).free
     if need > free:
-        raise EnvironmentFailure(f"{path} needs {_size(need)}, but only {_size(free)} are free in {folder}")
+        raise EnvironmentFailure(f"{what} needs {_size(need)}, but only {_size(free)} are free in {folder}")
+
+
+def is_same_disk(first: Path, second: Path) -> bool:
+    """Return True if two folders, which need not exist, are on one disk."""
+    disks = {_nearest(folder).stat().st_dev for folder in (first, second)}
+    return len(disks) == 1
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the folder or the nearest one above it that exists."""
+    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
 
 
 def refuse_special(path: Path) -> None:

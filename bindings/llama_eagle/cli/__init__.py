@@ -157,10 +157,8 @@ def _interrupted(arguments: Sequence[str]) -> int:
 
 
 def _failed(kind: str, message: str, code: int) -> int:
-    if os.environ.get("LLAMA_EAGLE_DEBUG") == "1" and code != INTERRUPTED:
-        import traceback
-
-        traceback.print_exc()
+    if code != INTERRUPTED and (error := sys.exc_info()[1]) is not None:
+        console.trace(error)
     console.failure(kind, " ".join(message.split()), code)
     return code
 

@@ -49,6 +49,15 @@ Yes = Annotated[
         rich_help_panel=ADVANCED,
     ),
 ]
+OutType = Annotated[
+    str | None,
+    typer.Option(
+        "--type",
+        metavar="TYPE",
+        help="Quantization type to convert a checkpoint to (default: q4_k_m), or to choose among a repository's "
+        "GGUF files (default: q4_k_m, or another one if that does not fit into memory).",
+    ),
+]
 TargetOption = typer.Option("--model", "-m", metavar="MODEL", help=f"Target model: {MODEL_HELP}")
 ParseSpecial = Annotated[
     bool,

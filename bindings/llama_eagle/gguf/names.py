@@ -113,12 +113,17 @@ def first_files(paths: Iterable[str], role: str = MODEL) -> list[FileName]:
     return [name for name in names if name.role == role and name.part == 1]
 
 
-def parts(first: FileName, paths: Iterable[str]) -> list[str]:
-    """Return all files of a split model, in order. Raises `UsageError` if one is missing."""
+def all_parts(first: FileName) -> list[str]:
+    """Return the names of all files of a model, in order."""
     if first.n_parts == 1:
         return [first.path]
     mark = f"-{1:05d}-of-{first.n_parts:05d}"
-    wanted = [first.path.replace(mark, f"-{i + 1:05d}-of-{first.n_parts:05d}") for i in range(first.n_parts)]
+    return [first.path.replace(mark, f"-{i + 1:05d}-of-{first.n_parts:05d}") for i in range(first.n_parts)]
+
+
+def parts(first: FileName, paths: Iterable[str]) -> list[str]:
+    """Return all files of a split model, in order. Raises `UsageError` if one is missing."""
+    wanted = all_parts(first)
     missing = set(wanted) - set(paths)
     if missing:
         raise UsageError(f"{min(missing)} is missing: {first.path} has {first.n_parts} parts. Choose another model.")

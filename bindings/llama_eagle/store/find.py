@@ -34,6 +34,7 @@ def prepare(
     with_draft: bool = True,
     fetch: bool = True,
     of_file: bool = False,
+    update: bool = False,
 ) -> Path:
     """Return the GGUF file of a model: a file, a folder, a hub id, or a name that `llama-eagle list` shows.
 
@@ -41,8 +42,9 @@ def prepare(
     converted to `outtype` unless the cache has it (default: the type that the cache has, else CONVERT_TO); among
     several GGUF files, `outtype` selects one. with_draft: for a target without a drafter, also fetch one: from its
     repository, or a published one; for a file only with `of_file`. fetch: download and convert what is missing; without
-    it, nothing is requested from the network. A path without a file is returned as it is: its reader reports it.
-    Raises `NotFetched` for what has to be fetched first, and the errors of the hub and of the converter.
+    it, nothing is requested from the network. update: convert again if the repository has changed. A path without a
+    file is returned as it is: its reader reports it. Raises `NotFetched` for what has to be fetched first, and the
+    errors of the hub and of the converter.
     """
     text = os.fspath(model)
     path, wanted = _existing(text, outtype)
@@ -50,7 +52,7 @@ def prepare(
     if path is not None:
         target = path if is_file else _in_folder(path, wanted, fetch)
     elif named := _hub_id(text):
-        target = _by_name(named[1], named[2].strip("/"), named[3] or outtype, with_draft, fetch)
+        target = _by_name(named[1], named[2].strip("/"), named[3] or outtype, with_draft, fetch, update)
     elif kept := _kept_by_name(text, outtype):
         target = kept
     elif re.fullmatch(r"[\w-]+", text):
@@ -110,7 +112,7 @@ def _kept_by_name(text: str, outtype: str | None) -> Path | None:
     """Return the conversion of a folder that is gone, which the cache still has."""
     typed = _TYPED.fullmatch(text)
     tries = [(text, outtype), *([(typed[1], typed[2])] if typed else [])]
-    found = (kept_target(str(expand_home(source)), wanted) for source, wanted in tries)
+    found = (kept_target(str(expand_home(source).absolute()), wanted) for source, wanted in tries)
     return next((entry.file for entry in found if entry is not None), None)
 
 
@@ -172,7 +174,7 @@ def _is_model(path: Path) -> bool:
 # --- hub ids -----------------------------------------------------------------------------------------------------
 
 
-def _by_name(repo: str, subfolder: str, wanted: str | None, with_draft: bool, fetch: bool) -> Path:
+def _by_name(repo: str, subfolder: str, wanted: str | None, with_draft: bool, fetch: bool, update: bool) -> Path:
     """Return the GGUF of a repository: from LM Studio's folder, from our own cache, or from the hub."""
     for base in _LM_STUDIO:
         folder = home() / base / repo / subfolder
@@ -180,7 +182,11 @@ def _by_name(repo: str, subfolder: str, wanted: str | None, with_draft: bool, fe
             return _in_folder(folder, wanted, fetch)
     source = f"{repo}/{subfolder}".rstrip("/")
     if (kept := kept_target(source, wanted)) is not None and kept.file is not None:
-        _note_changes(repo, kept)
+        if not _has_changed(repo, kept):
+            return kept.file
+        if update:
+            return converted(source, kept.outtype, not_revision=kept.revision)
+        console.warn(f"{repo} has changed since it was converted. To convert it again: llama-eagle pull {kept.name}")
         return kept.file
     if not fetch:
         return _downloaded(repo, source, subfolder, wanted)
@@ -235,10 +241,7 @@ def _of_repository(repo: str, source: str, sizes: dict[str, int], wanted: str | 
     return target
 
 
-def _note_changes(repo: str, kept: Entry) -> None:
-    """Warn if a repository has changed since its conversion."""
+def _has_changed(repo: str, kept: Entry) -> bool:
+    """Return True if the hub has a newer revision of a repository than the one that was converted."""
     newest = revision_of(repo) if kept.revision else None
-    if newest not in (None, kept.revision):
-        console.warn(
-            f"{repo} has changed since it was converted. To convert it again: llama-eagle run --clear {kept.made_of}"
-        )
+    return newest not in (None, kept.revision)

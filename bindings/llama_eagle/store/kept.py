@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MADE_OF = "made-of.json"  # description of an entry; written before the conversion
 CONVERT_TO = "q4_k_m"
+Describe = Callable[[str | None], None]
 _KEYS = {"source": str, "outtype": str, "revision": str | None}
 
 
@@ -42,6 +43,11 @@ class Entry:
     def file(self) -> Path | None:
         """The GGUF file; None for an unfinished entry."""
         return next((file for file in sorted(self.folder.glob("*.gguf")) if file.is_file()), None)
+
+    @property
+    def changed(self) -> float:
+        """Time of the last change, in seconds since 1970."""
+        return (self.file or self.folder).stat().st_mtime
 
     @property
     def is_complete(self) -> bool:
@@ -67,10 +73,11 @@ def entries() -> Iterator[Entry]:
     An entry without a valid description has the name of its folder.
     """
     for folder in sorted(path for path in models_dir().glob("*") if path.is_dir()):
-        yield _read_entry(folder)
+        yield read_entry(folder)
 
 
-def _read_entry(folder: Path) -> Entry:
+def read_entry(folder: Path) -> Entry:
+    """Return the entry of a folder, as far as its description can be read."""
     file = folder / MADE_OF
     try:
         made_of = typed(file, read_json_or_yaml(file), _KEYS) if file.exists() else {}
@@ -90,7 +97,7 @@ def kept_target(source: str, wanted: str | None) -> Entry | None:
     None if there is none. Raises `UsageError` if there are several of other types.
     """
     if (file := target_file(source, (wanted or CONVERT_TO).lower())).is_file():
-        return _read_entry(file.parent)
+        return read_entry(file.parent)
     found = [entry for entry in entries() if entry.made_of == source and entry.is_complete and not entry.drafts_for]
     if wanted is not None or not found:
         return None
@@ -105,23 +112,28 @@ def clear(name: str) -> list[Entry]:
 
     Raises `EnvironmentFailure` if another command is converting one of them.
     """
-    from filelock import Timeout
-
     found = [entry for entry in entries() if entry.answers_to(name)]
     for entry in found:
         _ = entry.n_bytes  # cached for the report
-        try:
-            with entry_lock(entry.folder).acquire(timeout=0):
-                shutil.rmtree(entry.folder)
-        except Timeout:
-            raise EnvironmentFailure(
-                f"another command is converting {entry.made_of}. Wait for its end, or stop it."
-            ) from None
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"cannot delete {error.filename or entry.folder} ({error.strerror or error}). Check its permissions."
-            ) from None
+        delete(entry)
     return found
+
+
+def delete(entry: Entry) -> None:
+    """Delete an entry. Raises `EnvironmentFailure` if that fails, or if another command is converting it."""
+    from filelock import Timeout
+
+    try:
+        with entry_lock(entry.folder).acquire(timeout=0):
+            shutil.rmtree(entry.folder)
+    except Timeout:
+        raise EnvironmentFailure(
+            f"another command is converting {entry.made_of}. Wait for its end, or stop it."
+        ) from None
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot delete {error.filename or entry.folder} ({error.strerror or error}). Check its permissions."
+        ) from None
 
 
 def entry_lock(folder: Path) -> FileLock:
@@ -156,23 +168,36 @@ def locked(folder: Path, source: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def new_entry(folder: Path, source: str, outtype: str) -> Iterator[Callable[[str | None], None]]:
-    """Create a cache entry with its description first, so that a killed conversion can be listed and cleared.
+def new_entry(folder: Path, source: str, outtype: str) -> Iterator[Describe]:
+    """Create a cache entry with its description first, so that a killed conversion can be listed and removed.
 
-    Removes the folder on an error. Yields the function that writes the description, which takes the revision.
+    Yields the function that writes the description, which takes the revision. Removes the folder on an error. A
+    complete entry is kept until the block ends, and on an error.
     """
-    shutil.rmtree(folder, ignore_errors=True)
+    is_new = not read_entry(folder).is_complete
+    if is_new:
+        shutil.rmtree(folder, ignore_errors=True)
+    revisions: list[str | None] = []
 
     def describe(revision: str | None = None) -> None:
-        made_of = {"source": source, "outtype": outtype, **({"revision": revision} if revision else {})}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / MADE_OF).write_text(json.dumps(made_of), "utf-8")
-        except OSError as error:
-            raise write_error(error, folder / MADE_OF) from None
+        revisions.append(revision)
+        if is_new:
+            _write_description(folder, source, outtype, revision)
 
     try:
         yield describe
+        if not is_new and revisions:
+            _write_description(folder, source, outtype, revisions[-1])
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _write_description(folder: Path, source: str, outtype: str, revision: str | None) -> None:
+    made_of = {"source": source, "outtype": outtype, **({"revision": revision} if revision else {})}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MADE_OF).write_text(json.dumps(made_of), "utf-8")
+    except OSError as error:
+        raise write_error(error, folder / MADE_OF) from None

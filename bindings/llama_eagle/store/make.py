@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from llama_eagle import console
-from llama_eagle.errors import EagleError, EnvironmentFailure
-from llama_eagle.files import expand_home
+from llama_eagle.errors import ConfigError, EagleError, EnvironmentFailure
+from llama_eagle.files import expand_home, is_same_disk, require_room
 from llama_eagle.gguf import names
+from llama_eagle.hub import WEIGHTS, hub_cache, weights
 from llama_eagle.pairs import DRAFT_TYPE, KnownPair, find_pairs, kept_draft
-from llama_eagle.progress import progress
-from llama_eagle.store.kept import locked, new_entry, target_file
+from llama_eagle.progress import progress, progress_later
+from llama_eagle.store.kept import Describe, locked, new_entry, read_entry, target_file
+
+if TYPE_CHECKING:
+    from llama_eagle.convert.source import Checkpoint
 
 
-def converted(source: str, outtype: str) -> Path:
-    """Return the GGUF of a checkpoint from the cache; convert it unless it is there and its folder has not changed."""
+def converted(source: str, outtype: str, *, not_revision: str | None = None) -> Path:
+    """Return the GGUF of a checkpoint from the cache; convert it unless it is there and its folder has not changed.
+
+    not_revision: the revision of a hub id that is out of date.
+    """
     from llama_eagle.convert.quantized import require_type
 
     path = expand_home(source)
@@ -25,7 +32,11 @@ def converted(source: str, outtype: str) -> Path:
     target = target_file(source, outtype)
 
     def is_current() -> bool:
-        return target.is_file() and not (is_folder and is_newer(path, target))
+        if not target.is_file():
+            return False
+        if is_folder:
+            return not is_newer(path, target)
+        return not_revision is None or read_entry(target.parent).revision != not_revision
 
     if not is_current():
         require_type(outtype)
@@ -36,17 +47,53 @@ def converted(source: str, outtype: str) -> Path:
     return target
 
 
-def _convert(source: str, target: Path, outtype: str, describe: Any) -> None:
+def _convert(source: str, target: Path, outtype: str, describe: Describe) -> None:
+    from llama_eagle.convert.quantized import is_direct
     from llama_eagle.convert.source import open_checkpoint
     from llama_eagle.convert.targets import TargetOptions, convert_target
+    from llama_eagle.quantize.quantize import QuantizeOptions
     from llama_eagle.sessions.same_tokens import compare_tokens
 
+    small = open_checkpoint(source, weights=False)
+    _refuse_others(small)
+    if not expand_home(source).is_dir():
+        _require_room(source, outtype, target)
     checkpoint = open_checkpoint(source)
     describe(checkpoint.revision)
-    with progress(f"converting to {outtype}") as on_progress:
+    with progress(f"converting to {outtype}") as on_progress, progress_later("quantizing") as on_quantize:
         meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
-        options = TargetOptions(outtype=outtype, progress=meter, check_tokenizer=compare_tokens)
+        quantize = None if is_direct(outtype) else QuantizeOptions(progress=on_quantize)
+        options = TargetOptions(outtype=outtype, progress=meter, check_tokenizer=compare_tokens, quantize=quantize)
         convert_target(checkpoint, target, options)
+
+
+def _refuse_others(checkpoint: Checkpoint) -> None:
+    """Raise the errors of checkpoints that cannot be converted to a target, before their weights are downloaded."""
+    from llama_eagle.convert.drafts import is_draft_config
+    from llama_eagle.convert.foreign import refuse_foreign
+    from llama_eagle.convert.targets import find_conversion
+
+    refuse_foreign(checkpoint)
+    if is_draft_config(checkpoint.config):
+        raise ConfigError(
+            f"{checkpoint.source} is a draft, not a target. Name its target; llama-eagle pairs lists both."
+        )
+    find_conversion(checkpoint.config, checkpoint.source)
+
+
+def _require_room(source: str, outtype: str, target: Path) -> None:
+    """Check, before a download, that the disk has room for the conversion next to it. Raises `EnvironmentFailure`."""
+    from llama_eagle.convert.quantized import is_direct, largest_share
+
+    owner, name, *folders = source.split("/")
+    prefix = "".join(f"{folder}/" for folder in folders)
+    found = weights(f"{owner}/{name}", lambda file: file.startswith(prefix) and not file.endswith(".gguf"))
+    n_bytes = {kind: sum(n for file, n in found.sizes.items() if file.endswith(kind)) for kind in WEIGHTS}
+    size = n_bytes[".safetensors"] or n_bytes[".bin"]
+    need = round(size * (largest_share(outtype) + (0 if is_direct(outtype) else 1)))  # and a file before quantization
+    if is_same_disk(hub_cache(), target.parent):
+        need += sum(found.missing.values())
+    require_room(target.parent, need, f"the conversion of {source}")
 
 
 def is_newer(checkpoint: Path, target: Path) -> bool:
@@ -71,6 +118,7 @@ def fetch_draft(model: str, target: Path) -> None:
         try:
             _convert_draft(pair, target)
         except EagleError as error:
+            console.trace(error)
             console.warn(f"{pair.draft}, the draft of {pair.target}, cannot be used: {error}")
             if isinstance(error, EnvironmentFailure):
                 return

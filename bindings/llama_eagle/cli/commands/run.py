@@ -1,7 +1,10 @@
-"""`llama-eagle run MODEL` and `llama-eagle pairs`"""
+"""`llama-eagle run MODEL`; `pull`, `list` and `remove`: the models on the disk; `pairs`"""
 
 from __future__ import annotations
 
+import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,14 +12,15 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.commands.chat import ChatOptions, run_chat
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import MODEL_HELP, Computing, Drafting, Json, Sampling, Vision
+from llama_eagle.cli.options import MODEL_HELP, Computing, Drafting, Json, OutType, Sampling, Vision
 from llama_eagle.cli.piped import with_piped
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import EagleError, UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from llama_eagle.store.kept import Entry
+    from llama_eagle.store.models import Model
+
+AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
 @grouped
@@ -37,15 +41,7 @@ def run(
             help="Answer this prompt and exit, instead of opening a chat. Text from a pipe is appended.",
         ),
     ] = None,
-    outtype: Annotated[
-        str | None,
-        typer.Option(
-            "--type",
-            metavar="TYPE",
-            help="Quantization type to convert a checkpoint to (default: q4_k_m), or to choose among a repository's "
-            "GGUF files (default: q4_k_m, or another one if that does not fit into memory).",
-        ),
-    ] = None,
+    outtype: OutType = None,
     vision: Vision,
     drafting: Drafting,
     sampling: Sampling,
@@ -128,6 +124,137 @@ def _estimate(target: Path, n_ctx: int | None, types: tuple[int, int]) -> dict[s
         "n_bytes": weights + kv_bytes(first, n_ctx, *types),
         "tokens_per_second": rate / weights,
     }
+
+
+def pull(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"Model to fetch: {MODEL_HELP}")],
+    outtype: OutType = None,
+    no_draft: Annotated[
+        bool, typer.Option("--no-draft", help="Do not fetch a draft for a model without an MTP head.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Download and convert a model, and the draft that belongs to it.
+
+    Repeat the command to continue an interrupted download, or to get the newest version of a repository. Downloads stay
+    in the hub's cache.
+    """
+    from llama_eagle.store.find import prepare
+
+    try:
+        path = prepare(model, outtype, with_draft=not no_draft, of_file=True, update=True)
+    except KeyboardInterrupt:
+        console.note("What was downloaded is kept. Repeat the command to continue.")
+        raise
+    n_bytes, drafter = _size(path), _drafter(path)
+    if json:
+        console.result({"model": model, "path": str(path), "n_bytes": n_bytes, "drafter": drafter})
+        return
+    console.data(f"{path}: {console.size(n_bytes)}; drafter: {drafter}")
+    console.note(f"Next: llama-eagle run {model}")
+
+
+def list_models(json: Json = False) -> None:
+    """List the models on the disk, with sizes, ages, drafters and paths.
+
+    They are the converted models in llama-eagle's cache, and the GGUF files in the hub's. Commands take these names.
+    """
+    from llama_eagle.pairs import models_dir
+    from llama_eagle.store.models import models
+
+    found = list(models())
+    if json:
+        console.result({"models": [_facts(model) for model in found], "folder": str(models_dir())})
+        return
+    for model in found:
+        if model.entry is not None and model.entry.problem:
+            console.warn(f"{model.entry.problem} Or remove this model: llama-eagle remove {model.entry.folder.name}")
+        role = _role(model) if model.files else "unfinished"
+        console.data(f"{model.name}  {console.size(model.n_bytes)}, {_age(model.changed)}, {role}")
+        console.data(f"    {model.files[0] if model.files else model.entry and model.entry.folder}")
+    if not found:
+        console.data("no models. llama-eagle pull OWNER/NAME fetches one")
+
+
+def remove(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Names as `llama-eagle list` shows them. OWNER/NAME means all types."),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Delete models from the disk, after a question on a terminal.
+
+    Checkpoints that were downloaded for a conversion stay in the hub's cache; `hf cache rm model/OWNER/NAME` deletes
+    them.
+    """
+    from llama_eagle.store import models as store
+
+    found = {model.name: model for name in names for model in store.find_models(name)}
+    for model in found.values():
+        console.note(f"{model.name}: {console.size(model.n_bytes)}")
+    if not yes and not _agrees(len(found)):
+        console.note("nothing was removed")
+        raise typer.Exit(1)
+    for model in found.values():
+        store.remove(model)
+    if json:
+        console.result({"removed": [{"name": each.name, "n_bytes": each.n_bytes} for each in found.values()]})
+        return
+    for model in found.values():
+        console.data(f"{model.name}: {console.size(model.n_bytes)}, removed")
+
+
+def _agrees(n_models: int) -> bool:
+    """Ask on a terminal. Raises `UsageError` without one."""
+    if not (sys.stdin.isatty() and console.on_terminal()):
+        raise UsageError("nothing was removed: there is no terminal to ask on. Add --yes.")
+    return typer.confirm(f"Remove {'it' if n_models == 1 else f'these {n_models} models'}?", err=True)
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "path": str(model.files[0]) if model.files else None,
+        "n_bytes": model.n_bytes,
+        "age_s": round(max(time.time() - model.changed, 0)),
+        "source": "download" if model.entry is None else "conversion",
+        "drafts_for": model.drafts_for,
+        "drafter": _drafter(model.files[0]) if model.files and model.drafts_for is None else None,
+    }
+
+
+def _role(model: Model) -> str:
+    return f"draft of {model.drafts_for}" if model.drafts_for else f"drafter: {_drafter(model.files[0])}"
+
+
+def _drafter(path: Path) -> str:
+    """Return the drafter that commands choose for a model, in a few words."""
+    from llama_eagle.drafting.options import LOOKUP, DraftingOptions
+    from llama_eagle.drafting.resolve import resolve
+    from llama_eagle.sessions.options import MTP
+
+    try:
+        draft = resolve(path, DraftingOptions()).options.draft
+    except EagleError as error:
+        return f"none ({error})"
+    return {MTP: "its MTP head", LOOKUP: "prompt look-up"}.get(str(draft), Path(str(draft)).name)
+
+
+def _size(path: Path) -> int:
+    from llama_eagle.gguf.header import read_model
+
+    return sum(file.file_size for file in read_model(path)[1])
+
+
+def _age(changed: float) -> str:
+    seconds = max(time.time() - changed, 0)
+    for unit, length in AGES:
+        if seconds >= length:
+            n = int(seconds // length)
+            return f"{n} {unit}{'s' * (n > 1)} old"
+    return "new"
 
 
 def pairs(json: Json = False) -> None:
