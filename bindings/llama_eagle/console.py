@@ -181,9 +181,14 @@ def failure(kind: str, message: str, code: int) -> None:
         error(message)
 
 
+def shows_causes() -> bool:
+    """Return True if LLAMA_EAGLE_DEBUG is 1: tracebacks and causes are shown."""
+    return os.environ.get("LLAMA_EAGLE_DEBUG") == "1"
+
+
 def trace(error: BaseException) -> None:
     """Write the traceback of an error and of all its causes to stderr, if LLAMA_EAGLE_DEBUG is 1."""
-    if os.environ.get("LLAMA_EAGLE_DEBUG") != "1":
+    if not shows_causes():
         return
     import traceback
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,8 @@ from llama_eagle.files import require_room
 from llama_eagle.progress import progress
 
 TIMEOUT_S = 10.0
+MAX_REASON = 200  # characters of the hub's own words in a message
+CHECKPOINT = ("*.json", "*.safetensors", "*.jinja", "tokenizer*")  # what a conversion reads
 WEIGHTS = (".gguf", ".safetensors", ".bin")
 HTTP_BYTES = 50_000_000_000  # larger files need the client's own protocol
 WRONG_SIZE = "Consistency check failed"  # in the client's message
@@ -28,42 +31,49 @@ STATUS = {
 
 
 @contextmanager
-def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Translate the errors of the hub's client: `ConfigError` for a wrong name, else `EnvironmentFailure`."""
+def hub_errors(repo: str, revision: str | None = None, command: str | None = None) -> Iterator[None]:
+    """Translate the errors of the hub's client: `ConfigError` for a wrong name, else `EnvironmentFailure`.
+
+    command: gets what is missing, once there is a connection. With LLAMA_EAGLE_DEBUG=1 the client's error is the cause.
+    """
     try:
         yield
     except EagleError:
         raise
     except Exception as error:
-        raise _translated(repo, revision, error) from None
+        command = command or f"llama-eagle pull {repo}"
+        raise _translated(repo, revision, error, command) from (error if console.shows_causes() else None)
 
 
-def _translated(repo: str, revision: str | None, error: Exception) -> EagleError:
+def _translated(repo: str, revision: str | None, error: Exception, command: str) -> EagleError:
     from huggingface_hub import errors
 
     causes = list(_causes(error))
+    reason = _reason(causes)
     known = {
         errors.HFValidationError: ConfigError(
             f"{repo}: neither a local file or folder nor the name of a repository (OWNER/NAME)"
         ),
-        errors.RevisionNotFoundError: ConfigError(f"{repo}: no revision {revision!r} on the hub"),
+        errors.RevisionNotFoundError: ConfigError(f"{repo}: no revision {revision!r} on the hub ({reason})"),
         errors.GatedRepoError: EnvironmentFailure(
-            f"{repo}: gated; accept its terms on the hub, then run `hf auth login`"
+            f"{repo}: gated; accept its terms on the hub, then run `hf auth login` ({reason})"
         ),
         errors.RepositoryNotFoundError: ConfigError(
-            f"{repo}: neither a local folder nor a repository on the hub. If it is private, run `hf auth login`"
+            f"{repo}: neither a local folder nor a repository on the hub. If it is private, run `hf auth login` "
+            f"({reason})"
         ),
-        errors.RemoteEntryNotFoundError: ConfigError(f"{repo}: no such file on the hub. It may have changed."),
+        errors.RemoteEntryNotFoundError: ConfigError(
+            f"{repo}: no such file on the hub. It may have changed ({reason})"
+        ),
     }
     for kind, translation in known.items():
         if any(isinstance(cause, kind) for cause in causes):
             return translation
     for cause in causes:
         if isinstance(cause, errors.HfHubHTTPError):
-            status = cause.response.status_code
-            reason = STATUS.get(status, "the hub reports an error. Try again later")
-            return EnvironmentFailure(f"{repo}: {reason} (HTTP status {status}).")
-    return next(filter(None, (_of_disk(repo, cause) for cause in causes)), _unreachable(repo))
+            advice = STATUS.get(cause.response.status_code, "the hub reports an error. Try again later")
+            return EnvironmentFailure(f"{repo}: {advice} ({reason}).")
+    return next(filter(None, (_of_disk(repo, cause) for cause in causes)), _unreachable(repo, reason, command))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -71,6 +81,22 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _reason(causes: Sequence[BaseException]) -> str:
+    """Return the hub's own words, or those of the innermost error of the connection, in one line."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    for cause in causes:
+        if isinstance(cause, HfHubHTTPError):
+            words = cause.server_message or cause.response.headers.get("X-Error-Message") or ""
+            return _line(f"HTTP status {cause.response.status_code}: {words}").removesuffix(":")
+    inner = next((cause for cause in reversed(causes) if isinstance(cause, OSError)), causes[-1])
+    return _line(str(inner)) or type(inner).__name__
+
+
+def _line(text: str) -> str:
+    return textwrap.shorten(text, MAX_REASON, placeholder=" ...")
 
 
 def _of_disk(repo: str, error: BaseException) -> EnvironmentFailure | None:
@@ -81,13 +107,11 @@ def _of_disk(repo: str, error: BaseException) -> EnvironmentFailure | None:
     if error.errno is None or (error.filename is None and error.errno not in FULL):
         return None
     if error.errno in FULL:
-        from huggingface_hub import constants
-
-        where = error.filename or constants.HF_HUB_CACHE
+        where = error.filename or hub_cache()
         return EnvironmentFailure(
             f"{repo}: no space left in {where}. Free some space, or set HF_HOME to a folder on another disk."
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST) or _is_above_cache(error):
         reason = error.strerror or error
         return EnvironmentFailure(
             f"{repo}: cannot write {error.filename} ({reason}). Set HF_HOME to a writable folder."
@@ -95,13 +119,17 @@ def _of_disk(repo: str, error: BaseException) -> EnvironmentFailure | None:
     return None
 
 
-def _unreachable(repo: str) -> EnvironmentFailure:
+def _is_above_cache(error: OSError) -> bool:
+    """Return True if a folder above the cache is missing and cannot be made."""
+    return error.errno == errno.ENOENT and hub_cache().is_relative_to(str(error.filename))
+
+
+def _unreachable(repo: str, reason: str, command: str) -> EnvironmentFailure:
     from huggingface_hub import constants
 
-    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub did not answer"
+    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"the hub did not answer ({reason})"
     return EnvironmentFailure(
-        f"{repo}: not in the local cache, and {reason}; download it once with `hf download {repo}`, "
-        "or name a local folder"
+        f"{repo}: not in the local cache, and {why}. Get it once with `{command}`, or name a local folder"
     )
 
 
@@ -109,7 +137,8 @@ def snapshot(repo: str, patterns: list[str], revision: str | None = None) -> Pat
     """Return the folder with the matching files of a repository; download those that the hub's cache lacks."""
     from huggingface_hub import snapshot_download
 
-    with hub_errors(repo, revision), _without_bars():
+    command = f"hf download {repo}" + "".join(f" --include {each!r}" for each in CHECKPOINT)
+    with hub_errors(repo, revision, command), _quiet():
         _fetch_weights(repo, lambda name: any(fnmatch.fnmatchcase(name, each) for each in patterns), revision)
         return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
 
@@ -129,20 +158,27 @@ def cached_sizes(repo: str, cache_dir: Any = None) -> tuple[Path, dict[str, int]
     return folder, {path.relative_to(folder).as_posix(): path.stat().st_size for path in names}
 
 
-def file_sizes(repo: str, cache_dir: Any = None) -> dict[str, int]:
-    """Return the file names of a repository with sizes in bytes; if the hub cannot be reached, those in its cache."""
-    from huggingface_hub import model_info
+def file_sizes(repo: str, cache_dir: Any = None, command: str | None = None) -> dict[str, int]:
+    """Return the file names of a repository with sizes in bytes; if the hub cannot be reached, those in its cache.
 
-    with hub_errors(repo):
+    command: as in `hub_errors`.
+    """
+    from huggingface_hub import constants, model_info
+
+    with hub_errors(repo, command=command):
         try:
             found = model_info(repo, timeout=TIMEOUT_S, files_metadata=True).siblings or ()
             return {file.rfilename: file.size or 0 for file in sorted(found, key=lambda file: file.rfilename)}
         except Exception as error:
-            if isinstance(_translated(repo, None, error), ConfigError):
+            if isinstance(_translated(repo, None, error, ""), ConfigError):
                 raise
-            if sizes := cached_sizes(repo, cache_dir)[1]:
-                return sizes
-            raise
+            sizes = cached_sizes(repo, cache_dir)[1]
+            if not sizes:
+                raise
+            if not constants.HF_HUB_OFFLINE:
+                reason = _reason(list(_causes(error)))
+                console.warn(f"{repo}: the hub did not answer ({reason}), so its files in the cache are used.")
+            return sizes
 
 
 def revision_of(repo: str, timeout_s: float = 3.0) -> str | None:
@@ -151,20 +187,16 @@ def revision_of(repo: str, timeout_s: float = 3.0) -> str | None:
 
     try:
         return model_info(repo, timeout=timeout_s).sha
-    except Exception:
+    except Exception as error:
+        console.trace(error)
         return None
-
-
-def list_files(repo: str, cache_dir: Any = None) -> list[str]:
-    """Return the file names of a repository; if the hub cannot be reached, those in its cache."""
-    return list(file_sizes(repo, cache_dir))
 
 
 def download_files(repo: str, names: Sequence[str]) -> Path:
     """Download files of a repository unless they are in the hub's cache; return the path of the first."""
     from huggingface_hub import hf_hub_download
 
-    with hub_errors(repo), _without_bars():
+    with hub_errors(repo, command=f"hf download {repo} {names[0]}"), _quiet():
         _fetch_weights(repo, names.__contains__)
         first, *_ = [Path(hf_hub_download(repo, name)) for name in names]
         return first
@@ -179,11 +211,13 @@ def download(repo: str, pattern: str | None, **where: Any) -> str:
     from huggingface_hub import hf_hub_download
 
     pattern = pattern or "*.gguf"
-    names = fnmatch.filter(list_files(repo, where.get("cache_dir")), pattern)
+    is_name = not set(pattern) & set("*?[")
+    command = f"hf download {repo} {pattern if is_name else 'FILE'}"
+    names = fnmatch.filter(file_sizes(repo, where.get("cache_dir"), command), pattern)
     if len(names) != 1:
         found = ", ".join(names[:5]) or "none"
         raise UsageError(f"{repo}: {pattern!r} must match one file, it matches {len(names)} ({found}). Name one.")
-    with hub_errors(repo):
+    with hub_errors(repo, command=f"hf download {repo} {names[0]}"):
         return str(hf_hub_download(repo, names[0], **where))
 
 
@@ -300,8 +334,25 @@ def _fetch(repo: str, name: str, revision: str | None, blobs: Path) -> None:
 
 
 @contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide the warnings of the hub's client, which our errors repeat, and its bars.
+
+    Its own environment variable decides on the bars if it is set.
+    """
+    from huggingface_hub.utils import logging
+
+    before = logging.get_verbosity()
+    if not console.shows_causes():
+        logging.set_verbosity(max(before, logging.ERROR))
+    try:
+        with _without_bars():
+            yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextmanager
 def _without_bars() -> Iterator[None]:
-    """Hide the bars of the hub's client, unless its environment variable decides on them."""
     from huggingface_hub import constants
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 

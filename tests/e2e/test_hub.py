@@ -85,7 +85,7 @@ def test_without_the_hub(offline: bool, endpoint: str, tmp_path: Path) -> None:
     assert load(nowhere, tmp_path, offline, **target)["text"] == ALPHABET[3:]
     error = load(nowhere, tmp_path, offline, **target, draft_repo_id="me/draft")["error"]
     assert "me/draft: not in the local cache" in error
-    assert "hf download me/draft" in error
+    assert "hf download me/draft FILE`" in error
 
 
 def test_no_such_repository(endpoint: str, tmp_path: Path) -> None:

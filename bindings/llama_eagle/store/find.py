@@ -65,11 +65,14 @@ def prepare(
 
 
 def is_name(model: str | os.PathLike[str]) -> bool:
-    """Return True if `prepare` has to find the model's file: for a folder, a hub id, or a name in the cache."""
+    """Return True if `prepare` has to find the model's file: for a folder, a hub id, or a name in the cache.
+
+    A `Path` without a folder is none.
+    """
     text = os.fspath(model)
     path, _ = _existing(text, None)
-    if path is not None:
-        return _is_folder(path)
+    if path is not None or not isinstance(model, str):
+        return path is not None and _is_folder(path)
     return _hub_id(text) is not None or _kept_by_name(text, None) is not None
 
 
@@ -130,7 +133,7 @@ def _in_folder(folder: Path, outtype: str | None, fetch: bool) -> Path:
         path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*.gguf") if path.is_file()
     }
     files = names.first_files(sizes)
-    found = [name for name in files if _is_model(folder / name.path)] or files[:1] * (len(files) == 1)
+    found = [name for name in files if is_model(folder / name.path)] or files[:1] * (len(files) == 1)
     if not found:
         raise InputError(f"{folder}: neither a checkpoint (config.json) nor a GGUF model. Name another folder.")
     models = found if outtype is None or len(found) == 1 else [name for name in found if name.is_type(outtype)]
@@ -156,10 +159,10 @@ def _of_checkpoint(folder: Path, outtype: str | None, fetch: bool) -> Path:
 
 
 def _is_checkpoint_folder(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and not any(map(_is_model, folder.glob("*.gguf")))
+    return (folder / "config.json").is_file() and not any(map(is_model, folder.glob("*.gguf")))
 
 
-def _is_model(path: Path) -> bool:
+def is_model(path: Path) -> bool:
     """Return True for a complete model, not a draft, an importance matrix, an adapter or a file of another program."""
     from llama_eagle.gguf.header import read_header
     from llama_eagle.gguf.pairing import require_target
@@ -182,7 +185,7 @@ def _by_name(repo: str, subfolder: str, wanted: str | None, with_draft: bool, fe
             return _in_folder(folder, wanted, fetch)
     source = f"{repo}/{subfolder}".rstrip("/")
     if (kept := kept_target(source, wanted)) is not None and kept.file is not None:
-        if not _has_changed(repo, kept):
+        if not fetch or not _has_changed(repo, kept):
             return kept.file
         if update:
             return converted(source, kept.outtype, not_revision=kept.revision)

@@ -9,6 +9,7 @@ from pathlib import Path
 from llama_eagle.errors import EnvironmentFailure, InputError
 from llama_eagle.gguf import names
 from llama_eagle.hub import cached_sizes, hub_cache
+from llama_eagle.store.find import is_model
 from llama_eagle.store.kept import Entry, delete, entries
 
 _REPO = "models--"
@@ -46,12 +47,15 @@ def models() -> Iterator[Model]:
 def _downloads(repo: str) -> Iterator[Model]:
     """Yield the GGUF models of a repository in the hub's cache whose parts are complete."""
     folder, sizes = cached_sizes(repo)
-    for first in names.first_files(sizes):
-        files = names.all_parts(first)
-        if set(files) <= sizes.keys():
-            paths = tuple(folder / name for name in files)
-            n_bytes = sum(sizes[name] for name in files)
-            yield Model(f"{repo}:{first.quant or first.path}", paths, n_bytes, paths[0].stat().st_mtime)
+    for role in (names.MODEL, *names.DRAFTS):
+        for first in names.first_files(sizes, role):
+            files = names.all_parts(first)
+            if set(files) <= sizes.keys():
+                drafts = role != names.MODEL or not is_model(folder / first.path)
+                name = f"{repo}:{first.path if drafts or not first.quant else first.quant}"
+                paths = tuple(folder / name for name in files)
+                n_bytes = sum(sizes[name] for name in files)
+                yield Model(name, paths, n_bytes, paths[0].stat().st_mtime, drafts_for=repo if drafts else None)
 
 
 def find_models(name: str) -> list[Model]:

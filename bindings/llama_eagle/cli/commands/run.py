@@ -134,7 +134,7 @@ def pull(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Download and convert a model, and the draft that belongs to it.
+    """Download and convert a model and its draft.
 
     Repeat the command to continue an interrupted download, or to get the newest version of a repository. Downloads stay
     in the hub's cache.
@@ -155,7 +155,7 @@ def pull(
 
 
 def list_models(json: Json = False) -> None:
-    """List the models on the disk, with sizes, ages, drafters and paths.
+    """List the models on the disk.
 
     They are the converted models in llama-eagle's cache, and the GGUF files in the hub's. Commands take these names.
     """
