@@ -262,7 +262,7 @@ FAULTS = (
     ("", Fault(403), "4 {}: the hub refuses access"),
     ("", Fault(404, "RepoNotFound"), "3 {}: neither a local folder nor a repository"),
     ("", Fault(429), "4 {}: too many requests to the hub"),
-    ("", Fault(500), "4 {}: the hub reports an error. Try again later (HTTP status 500)"),
+    ("", Fault(500), "4 {}: the hub reports an error. Try again later (HTTP status 500: a test)."),
     ("/m.gguf", Fault(403, "GatedRepo"), "4 {}: gated; accept its terms"),
     ("/m.gguf", Fault(404, "EntryNotFound"), "3 {}: no such file on the hub"),
     ("/m.gguf", Fault(n_more=5), "4 {}: a downloaded file has the wrong size"),
@@ -274,8 +274,9 @@ def test_faults_of_the_hub(hub: Hub) -> None:
         write_target(hub.add(f"me/m{number}", "m.gguf") / "m.gguf")
         hub.faults[f"me/m{number}{file}"] = fault
     found = hub.prepare(*(f"me/m{number}" for number in range(len(FAULTS))))
-    for number, (error, (_, _, told)) in enumerate(zip(found, FAULTS, strict=True)):
+    for number, (error, (_, fault, told)) in enumerate(zip(found, FAULTS, strict=True)):
         assert f"{error['code']} {error['error']}".startswith(told.format(f"me/m{number}"))
+        assert not fault.status or f"(HTTP status {fault.status}: a test)" in error["error"]
     assert hub.kept() == []
 
 
