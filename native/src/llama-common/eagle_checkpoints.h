@@ -42,6 +42,17 @@ inline std::list<common_prompt_checkpoint>::iterator eagle_least_useful(std::lis
     return found;
 }
 
+// Drops the checkpoints of other texts. A checkpoint is one of the new prompt if the slot's text and the prompt share
+// its tokens; positions do not show that. Rows after the start of an aLoRA's invocation depend on the adapter, too.
+template <typename Slot, typename Tokens>
+void eagle_drop_checkpoints(Slot & slot, const Tokens & prompt) {
+    int64_t n_shared = (int64_t) slot.prompt.tokens.get_common_prefix(prompt);
+    if (slot.alora_invocation_start > 0) {
+        n_shared = std::min<int64_t>(n_shared, slot.alora_invocation_start - 1);
+    }
+    slot.prompt.checkpoints.remove_if([&](const auto & one) { return one.n_tokens > n_shared; });
+}
+
 // FNV-1a.
 inline uint64_t eagle_checksum(const char * data, size_t size) {
     uint64_t sum = 0xcbf29ce484222325;
