@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,7 +72,7 @@ def check(
         raise UsageError("--text is the text for --exact. Add --exact, or leave it out.")
     target = find_model(model, yes)
     draft = _draft_file(target, draft)
-    report = check_models(target, draft)
+    report = _with_trials(check_models(target, draft), target, draft)
     problems = [(f.file or draft, f.message) for f in report.findings if f.level == "error"]
     exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
     if exactness is not None and exactness["difference"] is not None:
@@ -101,6 +101,26 @@ def check(
         console.data("\n".join([*lines, *([acceptance["summary"]] if acceptance is not None else [])]))
     if problems:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _with_trials(report: CheckReport, target: Path, draft: Path | None) -> CheckReport:
+    """Return the report with the reasons why llama.cpp cannot build the graph of a model that seems valid."""
+    from llama_eagle.gguf.finding import Finding
+    from llama_eagle.gguf.header import read_model
+    from llama_eagle.gguf.validate.small import is_small
+    from llama_eagle.native.trial import graph_problem
+
+    if not report.compatible:
+        return report
+    models = [read_model(path)[1] for path in (target, draft) if path is not None]
+    whole = models if draft is None or is_small(models[0][0], models[1]) else models[:1]
+    problems = {files[0].path: graph_problem([file.path for file in files]) for files in whole}
+    found = [
+        Finding("error", f"{problem}. Convert or download it again", str(path))
+        for path, problem in problems.items()
+        if problem
+    ]
+    return replace(report, compatible=not found, findings=[*report.findings, *found])
 
 
 def _draft_file(target: Path, draft: Path | None) -> Path | None:

@@ -1,0 +1,102 @@
+"""Trial of a model in a child process: llama.cpp loads it without weights and builds its graphs.
+
+    python -m llama_eagle.native.trial MODEL.gguf    # writes {"problem": reason or ""}
+
+llama.cpp asserts while it builds a graph from sizes that do not suit each other, which ends the process. The result is
+kept in the cache by the files' sizes and times, and by the build.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.files import cache_dir, write_whole
+from llama_eagle.native import log
+from llama_eagle.native.build import build_info, find_library_folder
+from llama_eagle.native.calls import library
+
+MAX_SECONDS = 60
+N_CTX, N_UBATCH = 64, 32  # tokens: of the smallest graphs
+
+
+def graph_problem(files: Sequence[Path]) -> str:
+    """Return the reason why llama.cpp cannot load a model or build its graphs; "" if it can, or if nothing was built.
+
+    files: all parts of the model in order.
+    """
+    if find_library_folder() is None:
+        return ""
+    kept = _kept_file(files)
+    with contextlib.suppress(EnvironmentFailure, OSError, ValueError, KeyError):
+        return str(json.loads(kept.read_bytes())["problem"])
+    problem = _tried(files[0])
+    if problem is None:
+        return ""
+    with contextlib.suppress(EnvironmentFailure, OSError):  # a cache that cannot be written costs another trial
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, lambda path: path.write_text(json.dumps({"problem": problem}), "utf-8"))
+    return problem
+
+
+def _kept_file(files: Sequence[Path]) -> Path:
+    states = [(path.resolve(), path.stat()) for path in files]
+    key = [build_info().patch_hash, *(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states)]
+    return cache_dir() / "trials" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+
+
+def _tried(path: Path) -> str | None:
+    """Return the result of the child; None if it took too long."""
+    paths = os.pathsep.join(filter(None, sys.path))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", __name__, str(path)],
+            env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "GGML_NO_BACKTRACE": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=MAX_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    lines = done.stdout.splitlines()
+    if done.returncode == 0 and lines:
+        return str(json.loads(lines[-1])["problem"])
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit status {done.returncode}"]
+    reason = next((line for line in said if "GGML_ASSERT" in line), said[-1])
+    return f"llama.cpp ends the process while it builds the model's graph ({reason.rpartition(': ')[2]})"
+
+
+def _problem(path: str) -> str:
+    """Load the model without weights, and make a context, which reserves the graphs of a prompt and of a token."""
+    library()
+    import llama_cpp
+
+    model_params = llama_cpp.llama_model_default_params()
+    model_params.no_alloc, model_params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
+    model_params.n_gpu_layers = 0
+    log.clear()
+    model = llama_cpp.llama_model_load_from_file(os.fsencode(path), model_params)
+    if not model:
+        return f"llama.cpp could not load it: {log.first_error() or 'no reason given'}"
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.n_batch, params.n_ubatch = N_CTX, N_UBATCH, N_UBATCH
+    params.n_threads = params.n_threads_batch = 1
+    context = llama_cpp.llama_init_from_model(model, params)
+    return "" if context else f"llama.cpp makes no context for it: {log.first_error() or 'no reason given'}"
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(ImportError):  # Windows has none
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    print(json.dumps({"problem": _problem(sys.argv[1])}), flush=True)
+    os._exit(0)

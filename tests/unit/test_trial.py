@@ -1,0 +1,65 @@
+"""The trial of `check`: llama.cpp builds a model's graphs in a child process, once for each file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command import llama_eagle
+from fixtures.tiny_gguf import write_sliding_window_target
+from llama_eagle.native import trial
+from unit.test_check import rewritten
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file whose architecture has no table of ours."""
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(tmp_path / "cache"))
+    return write_sliding_window_target(tmp_path / "model.gguf", window=8)
+
+
+def test_a_valid_file_is_tried_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trial.graph_problem([model]) == ""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("it is tried again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "run", refuse)
+        assert trial.graph_problem([model]) == ""
+        os.utime(model, (1, 1))
+        with pytest.raises(AssertionError, match="tried again"):
+            trial.graph_problem([model])
+    (trial.cache_dir() / "trials").rename(trial.cache_dir() / "old")
+    (trial.cache_dir() / "trials").write_text("no folder")  # a cache that cannot be written
+    assert trial.graph_problem([model]) == ""
+
+
+def test_check_reports_what_llama_cpp_refuses(model: Path, tmp_path: Path) -> None:
+    bad = rewritten(model, tmp_path / "bad.gguf", drop="blk.1.ffn_up.weight")
+    done = llama_eagle("check", bad, "--json")
+    assert done.code == 5
+    found = done.json
+    assert not found["compatible"]
+    assert [finding["file"] for finding in found["findings"]] == [str(bad)]
+    (problem,) = found["problems"]
+    assert "could not load it" in problem and "blk.1.ffn_up.weight" in problem
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script stands in for the child")
+def test_a_child_that_ends_with_an_assertion(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = tmp_path / "child"
+    child.write_text("#!/bin/sh\necho 'loading' >&2\necho 'a.cpp:7: GGML_ASSERT(n > 0) failed' >&2\nkill -ABRT $$\n")
+    child.chmod(0o755)
+    monkeypatch.setattr(trial.sys, "executable", str(child))
+    expected = "llama.cpp ends the process while it builds the model's graph (GGML_ASSERT(n > 0) failed)"
+    assert trial.graph_problem([model]) == expected
+    child.write_text("#!/bin/sh\nsleep 60\n")
+    monkeypatch.setattr(trial, "MAX_SECONDS", 0.1)
+    os.utime(model, (2, 2))
+    assert trial.graph_problem([model]) == ""  # a slow machine says nothing about the file
