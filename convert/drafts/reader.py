@@ -21,7 +21,7 @@ from llama_eagle.convert.source.storage import INTEGER_DTYPES
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, plan
 from llama_eagle.errors import ConfigError, ConversionError
-from llama_eagle.gguf.architectures import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS
+from llama_eagle.gguf.architectures import LAST_BOUNDARY_TARGETS, capture_problem
 
 MAX_LAYERS = 64
 
@@ -322,10 +322,10 @@ def _layer_ids(reading: _Reading, n_aux: int) -> LayerIds:
     if resolved.warning:
         warnings.append(f"{resolved.warning}: {list(resolved.boundaries)}; --aux-layers overrides")
     architecture = target.architecture
-    if architecture and architecture not in FEATURE_TARGETS:
-        warnings.append(f"llama.cpp does not provide layer states of {architecture} targets: it cannot run this pair")
+    if architecture and (problem := capture_problem(architecture)):
+        warnings.append(f"{problem}. It cannot run this pair")
     if resolved.boundaries[-1] == target.n_layer and architecture not in LAST_BOUNDARY_TARGETS:
-        message = f"it reads the state after the last block, which llama.cpp does not provide for {architecture}"
+        message = f"it reads the state after the last block, which is computed for output rows alone in {architecture}"
         if not options.force:
             raise ConversionError(f"{message} targets; give other boundaries with --aux-layers, or --force")
         warnings.append(f"{message}; accepted by --force")

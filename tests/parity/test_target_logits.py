@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ import torch
 import transformers
 from fixtures.native import NativeTarget
 from fixtures.targets import FAMILIES, HYBRID, make_target
-from llama_eagle.convert.targets import TargetOptions, conversion, convert_target, qwen2
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.gguf.architectures import FIRST_BOUNDARY_TARGETS, LAST_BOUNDARY_TARGETS
+from llama_eagle.gguf.header import read_header
 
 pytestmark = pytest.mark.native
 
@@ -78,10 +80,15 @@ def test_logits_of_chunks_and_single_tokens(pair: Pair) -> None:
         _check_logits(np.concatenate([first, *rest]), pair)
 
 
+def architecture(pair: Pair) -> str:
+    return read_header(pair.gguf).architecture
+
+
 def test_features_of_every_boundary(pair: Pair) -> None:
-    with NativeTarget(pair.gguf, n_ubatch=16, layers=range(len(pair.boundaries))) as target:
+    first = 0 if architecture(pair) in FIRST_BOUNDARY_TARGETS else 1
+    with NativeTarget(pair.gguf, n_ubatch=16, layers=range(first, len(pair.boundaries))) as target:
         parts = [target.decode(pair.tokens[:40])[1], target.decode(pair.tokens[40:])[1]]
-        for il, expected in enumerate(pair.boundaries):
+        for il, expected in list(enumerate(pair.boundaries))[first:]:
             found = np.concatenate([part[il] for part in parts])
             assert np.abs(found - expected).max() < FEATURES * np.abs(expected).max(), f"boundary {il}"
 
@@ -89,29 +96,14 @@ def test_features_of_every_boundary(pair: Pair) -> None:
 def test_a_boundary_that_is_not_published_is_an_error_by_name(pair: Pair) -> None:
     with NativeTarget(pair.gguf) as target:
         n_layer = len(pair.boundaries)
-        assert all(target.publishes(il) for il in range(n_layer))
-        for il in (-1, n_layer, n_layer + 1):
+        published = [il for il in range(-1, n_layer + 2) if target.publishes(il)]
+        first = 0 if architecture(pair) in FIRST_BOUNDARY_TARGETS else 1
+        assert published == [*range(first, n_layer + (architecture(pair) in LAST_BOUNDARY_TARGETS))]
+        for il in {-1, 0, n_layer, n_layer + 1}.difference(published):
             assert not target.publishes(il)
             assert target.capture(il) != 0
             assert str(il) in target.last_error()
         target.decode(pair.tokens[:4])  # still usable
-
-
-def test_an_architecture_that_publishes_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_target("qwen2", tmp_path, seed=1)
-    # Qwen2-VL's text model has Qwen2's tensors, but its graph publishes no layer inputs.
-    family = replace(
-        qwen2.CONVERSION,
-        arch="qwen2vl",
-        keys=lambda config, dims: {**qwen2.CONVERSION.keys(config, dims), "rope.dimension_sections": [4, 2, 2, 0]},
-    )
-    monkeypatch.setitem(conversion.CONVERSIONS, "Qwen2ForCausalLM", family)
-    convert_target(folder, tmp_path / "m.gguf", TargetOptions(outtype="f32"))
-    with NativeTarget(tmp_path / "m.gguf") as target:
-        assert not any(target.publishes(il) for il in range(9))
-        assert target.capture(3) != 0
-        assert "qwen2vl" in target.last_error()
-        target.decode([1, 2, 3])
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,6 @@ def rewritten(source: Path, goal: Path, *, keys: dict[str, Any] | None = None, d
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "layer out of range": ({"keys": {"eagle3.target_layers": [2, 4, 9]}}, "reads layer 9"),
-    "last layer": ({"keys": {"eagle3.target_layers": [2, 4, 8]}}, "last block"),
     "repeated layer": ({"keys": {"eagle3.target_layers": [2, 2, 5]}}, "twice"),
     "four layers for three features": (
         {"keys": {"eagle3.target_layers": [1, 2, 3, 4]}},
@@ -132,15 +132,41 @@ def test_a_refused_file_has_the_facts_of_a_valid_one(pair: tuple[Path, Path], tm
     json.dumps(found.to_json())
 
 
+def of_architecture(arch: str, path: Path) -> Path:
+    """A target by its keys alone, of an architecture without a table of tensors."""
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(8)
+    writer.add_embedding_length(48)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([f"<{i}>" for i in range(512)])
+    writer.add_token_merges(["< 1"])
+    return finish(writer, path)
+
+
 def test_a_target_whose_state_cannot_go_back_takes_no_draft(pair: tuple[Path, Path], tmp_path: Path) -> None:
     for arch in ("minimax-01", "jamba"):
-        writer = gguf.GGUFWriter(tmp_path / "target.gguf", arch)
-        writer.add_tokenizer_model("gpt2")
-        writer.add_token_list([f"<{i}>" for i in range(512)])
-        writer.add_token_merges(["< 1"])
-        other = finish(writer, tmp_path / "target.gguf")
+        other = of_architecture(arch, tmp_path / "target.gguf")
         reason = f"the recurrent state of {arch} models cannot be rolled back in this build"
         assert errors(check_models(other, pair[1])) == [f"{reason}, so the target runs without drafts."]
+
+
+def test_boundaries_that_an_architecture_does_not_publish(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    for arch, layer, message in (
+        (
+            "mistral3",
+            8,
+            r"output of the last block \(boundary 8\), which mistral3 models compute for output rows alone",
+        ),
+        ("mistral3", 0, r"the embeddings \(boundary 0\), which mistral3 models do not publish"),
+        ("gemma3n", 3, "the gemma3n architecture does not publish its layer inputs in this build: .* several streams"),
+        ("hrm_text", 3, "hrm_text .* read more of the blocks before"),
+        ("of tomorrow", 3, "of tomorrow .* nobody has compared them"),
+    ):
+        target = of_architecture(arch, tmp_path / "target.gguf")
+        layers = sorted([layer, 4, 5])
+        draft = rewritten(pair[1], tmp_path / "draft.gguf", keys={"eagle3.target_layers": layers})
+        found = errors(check_models(target, draft))
+        assert any(re.search(message, error) for error in found), found
 
 
 def test_warnings_do_not_part_a_pair(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ def test_a_pair_that_fits(target: Header, tmp_path: Path) -> None:
         ({"n_vocab": 260}, "260 tokens, the target's 272"),
         ({"target_layers": (1, 2, 7)}, "reads layer 7, the target has layers 0 to 3"),
         ({"target_layers": (1, 2, -1)}, "reads layer -1"),
-        ({"target_layers": (1, 2, 4)}, "output of the last block"),
         ({"target_layers": (1, 1, 2)}, "a layer twice"),
         ({"first_token": "other"}, "token 33 is '!' in the target and 'other' in the draft"),
     ],

@@ -21,7 +21,7 @@ from fixtures.eagle3_checkpoints import (
     make_draft,
     make_target_gguf,
 )
-from llama_eagle.convert.drafts import DraftOptions, DraftReport, convert_draft, is_draft
+from llama_eagle.convert.drafts import DraftOptions, DraftReport, convert_draft, is_draft, reader
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
 from safetensors.torch import load_file, save_file
@@ -271,7 +271,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor | None], str]] =
         {},
         "--aux-layers",
     ),
-    "last state": ({"eagle_aux_hidden_state_layer_ids": [2, 4, 8]}, {}, "last block"),
     "unknown rope": ({"rope_scaling": {"rope_type": "longrope", "factor": 2}}, {}, "longrope"),
     "llama3 without fields": ({"rope_scaling": {"rope_type": "llama3", "factor": 2}}, {}, "low_freq_factor"),
     "odd heads": ({"num_key_value_heads": 3}, {}, "key-value heads"),
@@ -288,6 +287,19 @@ def test_refused_with_a_reason(case: str, tmp_path: Path, target: Path) -> None:
         Converted(folder, target)
     assert "\n" not in str(caught.value)
     assert {path.name for path in tmp_path.iterdir()} == {"draft", "target.gguf"}
+
+
+def test_the_last_state_needs_a_target_that_publishes_it(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_draft(tmp_path / "draft", DraftSpec())
+    edit(folder, eagle_aux_hidden_state_layer_ids=[2, 4, 8])
+    Converted(folder, target)
+    monkeypatch.setattr(reader, "LAST_BOUNDARY_TARGETS", frozenset())
+    with pytest.raises(
+        ConversionError, match="after the last block, which is computed for output rows alone in qwen35"
+    ):
+        Converted(folder, target)
 
 
 GEMMA_REFUSED: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor | None], str]] = {

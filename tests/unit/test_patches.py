@@ -25,7 +25,7 @@ TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *PATCHES.rglob("*.m
 
 # Size of the series: hunks, upstream files, added and removed lines. These numbers only get smaller (goal: 200 hunks,
 # 60 files), because each hunk is work at every update of llama.cpp.
-LARGEST = (352, 88, 1364)
+LARGEST = (349, 84, 1359)
 
 
 def header(patch: Path) -> str:

@@ -14,7 +14,13 @@ from typing import Any
 from llama_eagle import console
 from llama_eagle.errors import IncompatibleModels, InputError
 from llama_eagle.gguf import mtp
-from llama_eagle.gguf.architectures import FEATURE_TARGETS, LAST_BOUNDARY_TARGETS, rollback_problem
+from llama_eagle.gguf.architectures import (
+    FEATURE_TARGETS,
+    FIRST_BOUNDARY_TARGETS,
+    LAST_BOUNDARY_TARGETS,
+    capture_problem,
+    rollback_problem,
+)
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import GIVE_PATH, HUB_ID, NO_FILE, ArrayRef, Header, Source, read_model
 from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS, FEATURE_DRAFTS
@@ -203,16 +209,18 @@ def _layer_problems(target: Header, draft: Header) -> Iterator[str]:
     layers = draft.arch_key("target_layers")
     last = mtp.n_layers(target)
     arch = target.architecture
-    if arch not in FEATURE_TARGETS:
-        yield f"the {arch} architecture does not publish its layer inputs in this build."
+    if problem := capture_problem(arch):
+        yield f"{problem}."
     outside = [layer for layer in layers if not 0 <= layer <= last]
     if outside:
         yield f"it reads layer {outside[0]}, the target has layers 0 to {last - 1}. Use the draft of this target."
     elif last in layers and arch not in LAST_BOUNDARY_TARGETS:
         yield (
-            f"it reads the output of the last block (boundary {last}), which llama.cpp provides only after the final "
-            f"norm for {arch}. Convert it with --aux-layers."
+            f"it reads the output of the last block (boundary {last}), which {arch} models compute for output rows "
+            "alone. Convert it with --aux-layers."
         )
+    elif 0 in layers and arch not in FIRST_BOUNDARY_TARGETS:
+        yield f"it reads the embeddings (boundary 0), which {arch} models do not publish. Convert it with --aux-layers."
     if len(set(layers)) != len(layers):
         yield f"it names a layer twice: {layers}. Convert it again with --aux-layers."
 

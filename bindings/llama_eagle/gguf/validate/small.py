@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from llama_eagle.gguf import mtp
-from llama_eagle.gguf.architectures import rollback_problem
+from llama_eagle.gguf.architectures import DIFFUSION, ENCODERS, rollback_problem
 from llama_eagle.gguf.header import ArrayRef, Header
 from llama_eagle.gguf.names import DRAFT_KINDS
 from llama_eagle.gguf.reading import bytes_per_token
@@ -14,11 +14,6 @@ from llama_eagle.gguf.reading import bytes_per_token
 MAX_DIFFERENCE = 128  # tokens: models of one family pad their vocabularies differently
 FIRST_COMPARED = 5  # control tokens before it may have different names
 
-ENCODERS = frozenset({
-    "bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert",
-    "nomic-bert-moe", "t5", "t5encoder",
-})  # fmt: skip
-DIFFUSION = frozenset({"dream", "llada", "llada-moe", "rnd1"})
 FAMILY = "Use a draft of the target's family."
 
 

@@ -1,7 +1,10 @@
 // Capture of a target's boundaries. The graph that the context reserved at its creation shows which ones the target
-// publishes, except for a few architectures that publish them only on request.
+// publishes (eagle_published.h), except for a few architectures that publish them only on request.
 
 #include "eagle_features.h"
+
+#include <cstring>
+#include <unordered_set>
 
 #include "eagle_boundaries.h"
 #include "eagle_error.h"
@@ -17,6 +20,30 @@ namespace {
 bool publishes_on_request(llm_arch arch, bool last) {
     return arch == LLM_ARCH_DEEPSEEK4 ||
            (last && (arch == LLM_ARCH_MIMO2 || arch == LLM_ARCH_NEMOTRON_H || arch == LLM_ARCH_NEMOTRON_H_MOE));
+}
+
+// Returns true if a tensor is computed from the rows that a decode outputs, by which a last block is often cut.
+bool reads_output_rows(const ggml_tensor * t) {
+    std::vector<const ggml_tensor *> open = {t};
+    std::unordered_set<const ggml_tensor *> seen;
+    while (!open.empty()) {
+        const ggml_tensor * at = open.back();
+        open.pop_back();
+        if (!at || !seen.insert(at).second) {
+            continue;
+        }
+        if (std::strcmp(at->name, "out_ids") == 0) {
+            return true;
+        }
+        open.insert(open.end(), std::begin(at->src), std::end(at->src));
+    }
+    return false;
+}
+
+// Returns true for a boundary [n_embd, n_tokens], whichever rows a decode outputs. Some graphs have several streams.
+bool is_state_of_all_rows(const ggml_tensor * t, int64_t n_embd) {
+    return t && t->type == GGML_TYPE_F32 && ggml_is_matrix(t) && ggml_is_contiguous(t) && t->ne[0] == n_embd &&
+           !reads_output_rows(t);
 }
 
 void require_boundary(const llama_context & ctx, int32_t il) {
@@ -115,7 +142,8 @@ int32_t eagle_target_publishes_layer(const llama_context * ctx, int32_t il) {
         return false;
     }
     const llm_graph_result * graph = ctx->get_gf_res_reserve();
-    return publishes_on_request(model.arch, il == n_layer) || (graph && graph->get_layer_inp(il) != nullptr);
+    return publishes_on_request(model.arch, il == n_layer) ||
+           (graph && is_state_of_all_rows(graph->get_layer_inp(il), (int64_t) model.hparams.n_embd));
 }
 
 int32_t eagle_capture_layer(llama_context * ctx, int32_t il, bool enable) {
