@@ -65,8 +65,8 @@ def stored_outtype(checkpoint: Checkpoint) -> str:
         info = checkpoint.info(name)
         if len(info.shape) < 2:
             continue
-        if half and (info.dtype == "I32" or f"{name}.absmax" in names):
-            sizes["f16"] += info.n_elements
+        if (is_nf4 := f"{name}.absmax" in names) or (half and info.dtype == "I32"):
+            sizes["f16" if half else "bf16"] += info.n_elements * (8 if is_nf4 else 1)
             continue
         scales = [name[: -len(end)] + scale for end, scale in _TYPED_SCALES if name.endswith(end)]
         dtype = next((checkpoint.info(scale).dtype for scale in scales if scale in names), info.dtype)

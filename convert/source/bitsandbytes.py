@@ -55,7 +55,7 @@ def four_bits(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape
 
 def _scales(parts: Parts, settings: dict[str, Any]) -> np.ndarray:
     """Return the scale of each block. Double quantization stores codes of a table, with scales of their own."""
-    scale = parts["scale"].reshape(-1)
+    scale = parts["scales"].reshape(-1)
     if scale.dtype != np.uint8:
         return to_f32(scale)
     nested, table = parts.get("nested"), parts.get("nested_table")

@@ -77,6 +77,8 @@ def _scheme(found: dict[str, Any]) -> Scheme | None:
     method = found.get("quant_method")
     if method is None and {"group_size", "bits"} <= found.keys():
         return _mlx_scheme(found)
+    if method == "metal" and found.get("bits") in MLX_BITS:
+        return Scheme(bits=(found["bits"],))
     if method == "fp8":
         return Scheme(block=_pair(found.get("weight_block_size"), "weight_block_size"))
     if method == "compressed-tensors":

@@ -77,19 +77,20 @@ CODINGS = (
         quanto.few_bits, required=("scales", "shift"), fits=quanto.fits,
     ),
     Coding("._data", "", _SCALED, {"scales": ("._scale",)}, quanto.eight_bits, required=("scales",)),
-    # MLX
+    # MLX, and Metal of transformers
     Coding(
-        ".weight", ".weight", ("U32",), {"scales": (".scales",), "biases": (".biases",), "factor": (".global_scale",)},
+        ".weight", ".weight", ("U32",),
+        {"scales": (".scales",), "biases": (".biases",), "qbiases": (".qbiases",), "factor": (".global_scale",)},
         mlx.decode, required=("scales",), fits=mlx.fits, in_bits=True, by_rows=True,
     ),
     # bitsandbytes; 4 bits may be stored in elements of another type
     Coding(
         "", "", ("U8", "BF16", "F16", "F32"),
         {
-            "scale": (".absmax",), "table": (".quant_map",),
+            "scales": (".absmax",), "table": (".quant_map",),
             "state": (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"), **_NESTED,
         },
-        bitsandbytes.four_bits, required=("scale", "table", "state"),
+        bitsandbytes.four_bits, required=("scales", "table", "state"),
     ),
     Coding(".weight", ".weight", ("I8",), {"scale": (".SCB",), "layout": (".weight_format",)}, bitsandbytes.eight_bits),
     # scales in the names of transformers, then of compressed-tensors and ModelOpt

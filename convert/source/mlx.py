@@ -1,6 +1,7 @@
 """Quantized weights of MLX: words of codes, and a scale for each group of columns.
 
 affine: integers of 1 to 8 bits, times the scale, plus the bias. mxfp4, nvfp4, mxfp8: floats times the scale.
+transformers' Metal stores MLX's integers, with other names.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def decode(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape: S
 
     Returns BF16 bit patterns, float16 or float32, as the scales have it, for integers, and float32 for floats.
     """
-    columns, scales, biases = shape[-1], parts["scales"], parts.get("biases")
+    columns, scales, biases = shape[-1], parts["scales"], parts.get("biases", parts.get("qbiases"))
     bits = 32 * codes.shape[-1] // columns
     n_groups = scales.shape[-1] if scales.ndim == codes.ndim == 2 and len(scales) == len(codes) else 0
     if not n_groups or columns % n_groups or scales.dtype not in _SCALE_TYPES:
@@ -40,7 +41,8 @@ def decode(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape: S
         raise ConversionError(f"its biases have shape {list(biases.shape)}, its scales {list(scales.shape)}")
     values = unpack(codes, bits, columns).astype(np.float32).reshape(*scales.shape, -1)
     values *= to_f32(scales)[:, :, None]
-    values = to_f32(rounded_as(values, scales.dtype))
+    if "biases" in parts:  # MLX's kernels round the product, too
+        values = to_f32(rounded_as(values, scales.dtype))
     values += to_f32(biases)[:, :, None]
     return rounded_as(values, scales.dtype).reshape(len(codes), columns)
 

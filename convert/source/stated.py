@@ -56,6 +56,7 @@ _BITSANDBYTES = """
     bnb_4bit_use_double_quant llm_int8_enable_fp32_cpu_offload llm_int8_has_fp16_weight llm_int8_skip_modules
     llm_int8_threshold load_in_4bit load_in_8bit quant_method
 """  # transformers 5.24
+_METAL = "bits dequantize group_size modules_to_not_convert quant_method"  # transformers 5.24
 
 _HARMLESS = {
     method: frozenset(" ".join(keys).split())
@@ -67,6 +68,7 @@ _HARMLESS = {
         "compressed-tensors": (_COMPRESSED,),
         "fp8": (_FP8, _AUTO_ROUND),
         "gptq": (_GPTQ, _AUTO_ROUND),
+        "metal": (_METAL,),
         "modelopt": (_MODELOPT, _COMPRESSED),
         "torchao": (_TORCHAO,),
     }.items()

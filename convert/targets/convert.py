@@ -19,6 +19,7 @@ from llama_eagle.convert.pooling import pooling_type
 from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
 from llama_eagle.convert.rows import of_mlx
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
+from llama_eagle.convert.source.coded import Scheme
 from llama_eagle.convert.source.generation import unstated_settings
 from llama_eagle.convert.source.stated import checkpoint_scheme
 from llama_eagle.convert.source.weights import Weights
@@ -26,7 +27,7 @@ from llama_eagle.convert.table import Plan, computed, plan, stored_type
 from llama_eagle.convert.targets import reranker, vision
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.conversion import Conversion, declared_head, find_conversion, mtp_blocks
-from llama_eagle.convert.targets.mlx import NO_ENCODER, is_mlx_hybrid, left_out, require_modules
+from llama_eagle.convert.targets.mlx import NO_ENCODER, is_mlx_hybrid, left_out
 from llama_eagle.convert.targets.preprocessing import image_statistics
 from llama_eagle.convert.tokenizer import TokenizerCheck, TokenizerData, accept, read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
@@ -114,7 +115,7 @@ def _match(checkpoint: Checkpoint, conversion: Conversion, config: ModelConfig, 
     scheme = checkpoint_scheme(checkpoint)
     weights = Weights(checkpoint, canonical, scheme)
     if any(map(weights.is_coded, weights.names())):
-        require_modules(weights, scheme.modules, canonical)
+        _require_modules(checkpoint, weights, scheme)
     if _ties(config)[0] and "embed_tokens.weight" not in weights and "lm_head.weight" in weights:
         weights.rename("lm_head.weight", "embed_tokens.weight")  # safetensors' save_model() keeps one of both names
     only = options.mtp_only
@@ -129,6 +130,21 @@ def _match(checkpoint: Checkpoint, conversion: Conversion, config: ModelConfig, 
     planned = plan(table, weights, dims, reason)
     planned.tensors += [computed(name, values) for name, values in conversion.extra(config, dims).items()]
     return _Model(checkpoint, conversion, config, dims, planned, n_mtp, is_mlx)
+
+
+def _require_modules(checkpoint: Checkpoint, weights: Weights, scheme: Scheme) -> None:
+    """Check that the modules that MLX's and Quanto's maps name are stored, or belong to a part that is left out."""
+    maps = {"config.json: quantization": scheme.modules, "quanto_qmap.json": checkpoint.json_file("quanto_qmap.json")}
+    for where, modules in maps.items():
+        for module in modules or ():
+            name = canonical(f"{module}.weight")
+            if name not in weights and not name.startswith(("mtp.", "visual.")):
+                raise ConversionError(f"{checkpoint.source}: {where} names {module[:200]}, which is not stored")
+            if modules is scheme.modules and name in weights and not weights.is_coded(name):
+                raise ConversionError(
+                    f"{checkpoint.source}: {where} names {module[:200]}, but its scales are not stored; download the "
+                    "checkpoint again"
+                )
 
 
 def _ties(config: ModelConfig) -> tuple[bool, bool]:

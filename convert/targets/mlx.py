@@ -7,8 +7,6 @@ a block are one tensor (switch_mlp). MTP heads are left out, and vision encoders
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.conversion import Conversion, declared_head
@@ -50,19 +48,6 @@ def is_mlx_hybrid(weights: Weights, n_mtp: int) -> bool:
             "hold their value or one more. Convert with --no-mtp"
         )
     return found
-
-
-def require_modules(weights: Weights, modules: Collection[str], canonical: Callable[[str], str]) -> None:
-    """Check that the modules that config.json calls quantized are stored so, or belong to a part that is left out."""
-    for module in modules:
-        name = canonical(f"{module}.weight")
-        if name not in weights and not name.startswith(("mtp.", "visual.")):
-            raise ConversionError(f"{weights.where}: config.json: quantization names {module}, which is not stored")
-        if name in weights and not weights.is_coded(name):
-            raise ConversionError(
-                f"{weights.where}: config.json: quantization names {module}, but {module}.scales is not stored; "
-                "download the checkpoint again"
-            )
 
 
 def left_out(conversion: Conversion, config: ModelConfig, is_mlx: bool) -> list[str]:

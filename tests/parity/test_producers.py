@@ -12,28 +12,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
-from fixtures.native import NativeTarget
+from fixtures.producers import (
+    check_loaded,
+    check_logits,
+    converted,
+    copy_tokenizer,
+    logits_of,
+    logits_of_gguf,
+    require_equal,
+)
 from fixtures.targets import make_target
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.convert.source.coded import read_scheme
 from llama_eagle.convert.source.weights import Weights
-from llama_eagle.convert.targets import TargetOptions, convert_target
 from safetensors.torch import load_file, save_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.native]
 
 State = dict[str, torch.Tensor]
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
-
-
-def converted(folder: Path) -> dict[str, np.ndarray]:
-    path = folder / "model.gguf"
-    convert_target(folder, path, TargetOptions(outtype="f32"))
-    return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
 
 
 def is_projection(name: str) -> bool:
@@ -61,45 +61,6 @@ def compare(plain: Path, folder: Path, code: Callable[[str, torch.Tensor], tuple
     settings = json.loads((coded_folder / "config.json").read_text())
     (coded_folder / "config.json").write_text(json.dumps({**settings, "quantization_config": config}))
     require_equal(coded_folder, meant_folder)
-
-
-def require_equal(coded: Path, meant: Path) -> None:
-    found, expected = converted(coded), converted(meant)
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
-
-
-TOKENS = np.random.default_rng(2).integers(0, 480, 64).tolist()
-
-
-def logits_of(model: Any) -> np.ndarray:
-    with torch.no_grad():
-        return np.array(model(torch.tensor([TOKENS]), use_cache=False).logits[0].float())
-
-
-def logits_of_gguf(folder: Path) -> np.ndarray:
-    path = folder / "logits.gguf"
-    convert_target(folder, path, TargetOptions(outtype="f32"))
-    with NativeTarget(path) as target:
-        return np.array(target.decode(TOKENS)[0])
-
-
-def check_logits(folder: Path, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(logits_of_gguf(folder), expected, rtol=0, atol=1e-3)
-
-
-def check_loaded(folder: Path, **options: Any) -> None:
-    """Compare with the logits of what transformers loads from the same folder."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
-    check_logits(folder, logits_of(model))
-
-
-def copy_tokenizer(source: Path, folder: Path) -> None:
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(source / name, folder)
 
 
 # --- compressed-tensors ------------------------------------------------------------------------------------------
@@ -279,6 +240,89 @@ def test_fp8_of_transformers(scale_fmt: str, plain: Path, tmp_path: Path) -> Non
 
     compare(plain, tmp_path, code, {"quant_method": "fp8", "weight_block_size": [64, 64], "scale_fmt": scale_fmt})
     check_loaded(tmp_path / "coded", quantization_config=FineGrainedFP8Config(dequantize=True))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_metal_of_transformers(bits: int, plain: Path, tmp_path: Path) -> None:
+    """Its weights can be made and dequantized without Apple's GPU, which its kernels need."""
+    from transformers.integrations.metal_quantization import MetalDequantize, MetalQuantize
+    from transformers.utils.quantization_config import MetalConfig
+
+    class Quantizer:
+        quantization_config = MetalConfig(bits=bits, group_size=32)
+
+    def code(name: str, weight: torch.Tensor) -> tuple[State, torch.Tensor]:
+        stored = MetalQuantize(Quantizer()).convert({name: weight})
+        parts = {part.rpartition(".")[2]: [tensor] for part, tensor in stored.items()}
+        return stored, MetalDequantize(Quantizer()).convert(parts, full_layer_name=name)[name]
+
+    compare(plain, tmp_path, code, Quantizer.quantization_config.to_dict())
+    check_loaded(tmp_path / "coded", device_map="cpu")
+
+
+# --- bitsandbytes ------------------------------------------------------------------------------------------------
+
+BITSANDBYTES: dict[str, dict[str, Any]] = {
+    "NF4": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    "FP4": {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"},
+    "NF4, quantized scales": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+    "NF4 in bfloat16": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_quant_storage": "bfloat16"},
+    "FP4 in float32": {"load_in_4bit": True, "bnb_4bit_quant_storage": "float32"},
+    "INT8": {"load_in_8bit": True},
+}
+
+
+@pytest.mark.parametrize("name", BITSANDBYTES)
+def test_bitsandbytes(name: str, plain: Path, tmp_path: Path) -> None:
+    """A checkpoint that save_pretrained() writes."""
+    from bitsandbytes import functional
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    settings = BitsAndBytesConfig(**BITSANDBYTES[name])
+    model = AutoModelForCausalLM.from_pretrained(plain, quantization_config=settings, dtype=torch.float32)
+    coded = tmp_path / "coded"
+    model.save_pretrained(coded)
+    copy_tokenizer(plain, coded)
+    meant = load_file(plain / "model.safetensors")
+    for weight in filter(is_projection, meant):
+        parameter = model.get_submodule(weight.removesuffix(".weight")).weight
+        if name == "INT8":
+            meant[weight] = functional.int8_vectorwise_dequant(parameter.data, parameter.SCB)
+        else:
+            meant[weight] = functional.dequantize_4bit(parameter.data, parameter.quant_state)
+    meant_folder = Path(shutil.copytree(plain, tmp_path / "meant"))
+    save_file(meant, meant_folder / "model.safetensors", metadata={"format": "pt"})
+    require_equal(coded, meant_folder)
+    expected = logits_of(model)  # its layers round activations
+    assert np.std(logits_of_gguf(coded) - expected) < 0.02 * np.std(expected)
+
+
+# --- optimum-quanto ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [96, 256])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["qint8", "qfloat8", "qfloat8_e5m2", "qint4", "qint2", "qint4 with zero points"])
+def test_quanto(kind: str, dtype: str, width: int, tmp_path: Path) -> None:
+    """A checkpoint that save_pretrained() writes. Rows of 96 columns have one scale each."""
+    from optimum import quanto
+    from transformers import AutoModelForCausalLM
+
+    source = make_target("qwen3", tmp_path / "source", seed=3, **{**SIZES, "hidden_size": width})
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
+    options = {"optimizer": quanto.HqqOptimizer()} if "zero" in kind else {}
+    quantized = quanto.QuantizedModelForCausalLM.quantize(model, weights=getattr(quanto, kind.split()[0]), **options)
+    quantized.save_pretrained(tmp_path / "coded")
+    copy_tokenizer(source, tmp_path / "coded")
+    meant = {name: tensor.float() for name, tensor in load_file(source / "model.safetensors").items()}
+    for name, part in model.named_modules():
+        if isinstance(part, quanto.QLinear):
+            meant[f"{name}.weight"] = part.weight.dequantize().detach().float()
+    meant_folder = Path(shutil.copytree(source, tmp_path / "meant"))
+    save_file(meant, meant_folder / "model.safetensors", metadata={"format": "pt"})
+    require_equal(tmp_path / "coded", meant_folder)
+    if dtype == "float32":
+        check_logits(tmp_path / "coded", logits_of(model))
 
 
 # --- ModelOpt ----------------------------------------------------------------------------------------------------

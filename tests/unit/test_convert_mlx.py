@@ -242,7 +242,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "biases cut": (cut("biases", 1), "its biases"),
     "7 bits": (lambda state, config: config["quantization"].update(bits=7), "bits is 7, which is unknown for MLX"),
     "a module that is absent": (name_absent, "layers.77.mlp.up_proj, which is not stored"),
-    "a module that is plain": (name_plain, "model.norm.scales is not stored"),
+    "a module that is plain": (name_plain, "names model.norm, but its scales are not stored"),
     "GPTQ's codes, too": (lambda state, config: state.update({f"{UP}.qweight": torch.ones(4, 4).int()}), "same tensor"),
 }
 
