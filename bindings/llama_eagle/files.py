@@ -69,12 +69,16 @@ def check_output(path: Path, need: int = 0) -> None:
     require_room(folder, need, str(path))
 
 
-def require_room(folder: Path, need: int, what: str) -> None:
-    """Raise `EnvironmentFailure` if the disk of `folder`, which need not exist, has no room for `need` bytes."""
+def require_room(folder: Path, need: int, what: str, variable: str = "") -> None:
+    """Raise `EnvironmentFailure` if the disk of `folder`, which need not exist, has no room for `need` bytes.
+
+    variable: the environment variable that names another folder.
+    """
     folder = _nearest(folder)
     free = shutil.disk_usage(folder).free
     if need > free:
-        raise EnvironmentFailure(f"{what} needs {_size(need)}, but only {_size(free)} are free in {folder}")
+        remedy = f". Free some space, or set {variable} to a folder on another disk." if variable else ""
+        raise EnvironmentFailure(f"{what} needs {_size(need)}, but only {_size(free)} are free in {folder}{remedy}")
 
 
 def is_same_disk(first: Path, second: Path) -> bool:

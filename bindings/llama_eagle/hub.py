@@ -139,7 +139,8 @@ def snapshot(repo: str, patterns: list[str], revision: str | None = None) -> Pat
 
     command = f"hf download {repo}" + "".join(f" --include {each!r}" for each in CHECKPOINT)
     with hub_errors(repo, revision, command), _quiet():
-        _fetch_weights(repo, lambda name: any(fnmatch.fnmatchcase(name, each) for each in patterns), revision)
+        if any(each.endswith(WEIGHTS) for each in patterns):
+            _fetch_weights(repo, lambda name: any(fnmatch.fnmatchcase(name, each) for each in patterns), revision)
         return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
 
 
@@ -266,7 +267,7 @@ def _fetch_weights(repo: str, wanted: Callable[[str], bool], revision: str | Non
         return
     blobs = hub_cache() / repo_folder_name(repo_id=repo, repo_type="model") / "blobs"
     total, earlier = sum(found.missing.values()), _n_bytes(blobs, "*.incomplete")
-    require_room(blobs, total - earlier, f"the download of {repo}")
+    require_room(blobs, total - earlier, f"the download of {repo}", "HF_HOME")
     base = _n_bytes(blobs) - earlier
     share = lambda n_bytes: min(n_bytes / max(total, 1), 0.999)  # noqa: E731
     with (

@@ -277,6 +277,21 @@ def test_the_disk_is_checked_before_a_download(user: User, name: str, file: str,
     assert not [each for each in user.files() if each.suffix in (".safetensors", ".gguf", ".incomplete")]
 
 
+def test_a_cache_that_cannot_be_written(user: User) -> None:
+    """One line with the variable to set; a model that is there works, and the list is shown."""
+    assert user("pull", f"{TARGET}:f32").code == 0
+    (user.folder / "file").write_text("")
+    for variable in ("LLAMA_EAGLE_CACHE", "HF_HOME"):
+        outcome = user("pull", MISSING, **{variable: str(user.folder / "file/cache")})
+        assert_one_line_error(outcome, 4, "cannot write", f"Set {variable} to a writable folder")
+    locks = user.folder / "llama-eagle/locks"
+    shutil.rmtree(locks)
+    locks.write_text("")
+    assert user("check", TARGET, "--yes").code == 0
+    assert user("list").stdout.count("drafter: ") == 1
+    assert_one_line_error(user("pull", MISSING), 4, "cannot write", "Set LLAMA_EAGLE_CACHE")
+
+
 def test_list_shows_names_that_commands_take(owner: User) -> None:
     found = {model["name"]: model for model in owner("list", "--json").json["models"]}
     assert found.keys() == {f"{TARGET}:f32", f"{DRAFT}:q4_k_m", "me/m-GGUF:Q8_0"}

@@ -229,7 +229,7 @@ def test_the_lists_of_recurrent_architectures_are_those_of_the_build() -> None:
 
 def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:
     pair, other = find_pairs(["Qwen/Qwen3-8B"])[:2]
-    assert f"{pair.draft} is published for Qwen/Qwen3-8B: llama-eagle run" in chosen("Qwen3-8B-Q4_K_M.gguf")
+    assert f"{pair.draft} is published for Qwen/Qwen3-8B: llama-eagle pull " in chosen("Qwen3-8B-Q4_K_M.gguf")
     kept_draft(pair).parent.mkdir(parents=True)
     write_draft(kept_draft(pair))
     assert chosen("Qwen3-8B-Q4_K_M.gguf") == kept_draft(pair).name

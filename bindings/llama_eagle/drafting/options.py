@@ -62,8 +62,8 @@ class DraftingOptions:
         metadata=_about(
             "Drafter: a GGUF file with a draft model or an MTP head, mtp (the target's own head), lookup (prompt "
             "look-up), none or auto. auto, the default, is the draft with the best price (`llama-eagle check`) among "
-            "the target's MTP head, draft files next to the target and published drafts that `llama-eagle run` has "
-            "fetched. Without one, it is prompt look-up.",
+            "the target's MTP head, draft files next to the target and published drafts that `llama-eagle pull` or "
+            "`run` has fetched. Without one, it is prompt look-up.",
             "--draft",
             "DRAFT.gguf|mtp|lookup|none|auto",
             kind=str,

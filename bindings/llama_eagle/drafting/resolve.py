@@ -55,7 +55,7 @@ def resolve(target: Source, options: Options) -> Choice[Options]:
 
     The first that applies: what the options name; a draft; prompt look-up, unless that takes copies of a recurrent
     state. Drafts are the target's own MTP head, those next to it that have its name or are the only one
-    (gguf/sidecars.py), and published drafts (pairs.py) that `run` has converted: of those that fit, but for
+    (gguf/sidecars.py), and published drafts (pairs.py) that `pull` or `run` has converted: of those that fit, but for
     those that were seen to be slower than plain decoding, the one with the best price (drafting/price.py), the first
     of equal ones.
     Raises `InputError` for files that cannot be read, and for a target without the head that the options name,
@@ -196,7 +196,7 @@ def without_lookup(choice: Choice[Options], given: DraftingOptions, reason: str)
 
 
 def _kept(target: list[Header]) -> list[Sidecar]:
-    """Return published drafts for this model or its base model that `llama-eagle run` has converted.
+    """Return published drafts for this model or its base model that `llama-eagle pull` or `run` has converted.
 
     The last one has no files: it names a published draft that can be fetched.
     """
@@ -210,5 +210,5 @@ def _kept(target: list[Header]) -> list[Sidecar]:
     if not pairs or found:
         return found
     pair = pairs[0]
-    none = f"{pair.draft} is published for {pair.target}: llama-eagle run fetches it"
+    none = f"{pair.draft} is published for {pair.target}: llama-eagle pull {target[0].path} fetches it"
     return [Sidecar(None, problem=none)]

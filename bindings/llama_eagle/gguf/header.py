@@ -183,7 +183,7 @@ def _how_to_get(path: Path) -> str:
     """Return the remedy for a path without a file, which may be an address or an id on the hub."""
     if re.match(r"https?:/", str(path)):
         return "Download the file, and give its path."
-    fetch = f" If it is on the hub: llama-eagle run {path}" if HUB_ID.fullmatch(str(path)) else ""
+    fetch = f" If it is on the hub: llama-eagle pull {path}" if HUB_ID.fullmatch(str(path)) else ""
     return GIVE_PATH + fetch
 
 

@@ -144,8 +144,12 @@ def entry_lock(folder: Path) -> FileLock:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(error, path) from None
+        raise _not_writable(error, path) from None
     return FileLock(path)
+
+
+def _not_writable(error: OSError, path: Path) -> EnvironmentFailure:
+    return EnvironmentFailure(f"{write_error(error, path)}. Set LLAMA_EAGLE_CACHE to a writable folder.")
 
 
 @contextlib.contextmanager
@@ -160,7 +164,7 @@ def locked(folder: Path, source: str) -> Iterator[None]:
         console.log(f"waiting for another command that is converting {source}")
         lock.acquire()
     except OSError as error:
-        raise write_error(error, Path(lock.lock_file)) from None
+        raise _not_writable(error, Path(lock.lock_file)) from None
     try:
         yield
     finally:
@@ -200,4 +204,4 @@ def _write_description(folder: Path, source: str, outtype: str, revision: str | 
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MADE_OF).write_text(json.dumps(made_of), "utf-8")
     except OSError as error:
-        raise write_error(error, folder / MADE_OF) from None
+        raise _not_writable(error, folder / MADE_OF) from None

@@ -93,7 +93,7 @@ def _require_room(source: str, outtype: str, target: Path) -> None:
     need = round(size * (largest_share(outtype) + (0 if is_direct(outtype) else 1)))  # and a file before quantization
     if is_same_disk(hub_cache(), target.parent):
         need += sum(found.missing.values())
-    require_room(target.parent, need, f"the conversion of {source}")
+    require_room(target.parent, need, f"the conversion of {source}", "LLAMA_EAGLE_CACHE")
 
 
 def is_newer(checkpoint: Path, target: Path) -> bool:
