@@ -240,8 +240,9 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     if options.mtp and not model.n_mtp and (key := declared_head(conversion, model.config)):
         report.warnings.append(
             f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (mlx-lm and fine-tunes "
-            "leave it out), so the model has no drafter. The head of its base model fits: convert it with --mtp-only "
-            "into the same folder"
+            "leave it out), so the model has no drafter. The head of its base model drafts for it: convert it with "
+            "--mtp-only into the same folder. After a fine-tune fewer of its tokens are accepted, until "
+            "`llama-eagle train --mtp` adapts it"
         )
     report.warnings += [
         f"{checkpoint.source}: {missing}" for missing in left_out(conversion, model.config, model.is_mlx)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.command import Outcome, assert_one_line_error, llama_eagle
+from fixtures.serving import serve
 from fixtures.tiny_gguf import CONTEXT, write_target
 from llama_eagle import EagleLlama
 from llama_eagle.gguf.header import Header, read_model
@@ -74,6 +75,24 @@ def test_the_error_names_the_limit_that_a_prompt_met(target: Path) -> None:
     run = ("run", target, "-p", LONG, *OPTIONS)
     assert_one_line_error(llama_eagle(*run), 3, f"trained with {CONTEXT} tokens")
     assert_one_line_error(llama_eagle(*run, "-c", 64), 3, "use a larger --ctx-size")
+
+
+@pytest.mark.parametrize(
+    ("size", "remedy"),
+    [(2 * CONTEXT, f"the model was trained with {CONTEXT} tokens"), (512, "a larger -c (with a smaller --parallel")],
+)
+def test_the_server(size: int, remedy: str, target: Path) -> None:
+    request = {"messages": [{"role": "user", "content": LONG}], "max_tokens": 4}
+    with serve("-m", target, "-d", "none", "-t", 1, "-c", size, "--parallel", 2) as server:
+        assert server.get("/props")[1]["default_generation_settings"]["n_ctx"] == min(size, CONTEXT)
+        status, answer = server.post("/v1/chat/completions", request)
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        assert f"exceeds the available context size ({min(size, CONTEXT)} tokens); " in answer["error"]["message"]
+        assert remedy in answer["error"]["message"]
+        status, answer = server.post("/v1/messages", request)
+        assert status == 400 and answer["error"]["message"].startswith("prompt is too long: ")
+        assert f"> {min(size, CONTEXT)} maximum; " in answer["error"]["message"]
+        assert remedy in answer["error"]["message"]
 
 
 def test_the_server_warns(target: Path, tmp_path: Path) -> None:

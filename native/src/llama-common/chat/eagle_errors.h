@@ -6,7 +6,21 @@
 #include <string>
 
 #include "eagle_requests.h"
+#include "eagle_tokens.h"
 #include "json.h"
+
+// Returns whether an error of llama.cpp is about a prompt that is longer than the context.
+inline bool eagle_is_too_long(const common_json & error) {
+    return error.value("type", "") == "exceed_context_size_error" && error.contains("n_ctx");
+}
+
+// Returns the remedy for a prompt that is longer than a context of n_ctx tokens, by the limit that it met.
+inline std::string eagle_longer_prompt(int64_t n_ctx) {
+    const int64_t n_trained = eagle_trained_context();
+    return n_trained > 0 && n_trained <= n_ctx
+               ? "shorten the prompt: the model was trained with " + std::to_string(n_trained) + " tokens"
+               : "shorten the prompt, or use a larger -c (with a smaller --parallel if memory is short)";
+}
 
 // Returns OpenAI's code of an error of llama.cpp; null if there is none.
 inline common_json eagle_error_code(const common_json & error) {
@@ -30,9 +44,10 @@ inline std::string eagle_messages_error_type(const std::string & type, int statu
 // Returns the body of an error in Anthropic's form.
 inline common_json eagle_messages_error(const common_json & error, int status) {
     std::string message = error.value("message", "");
-    if (error.value("type", "") == "exceed_context_size_error" && error.contains("n_ctx")) {
+    if (eagle_is_too_long(error)) {
+        const int64_t n_ctx = error.at("n_ctx").get<int64_t>();
         message = "prompt is too long: " + std::to_string(error.at("n_prompt_tokens").get<int64_t>()) + " tokens > " +
-                  std::to_string(error.at("n_ctx").get<int64_t>()) + " maximum";
+                  std::to_string(n_ctx) + " maximum; " + eagle_longer_prompt(n_ctx);
     }
     common_json detail = {{"type", eagle_messages_error_type(error.value("type", ""), status)}, {"message", message}};
     return common_json{{"type", "error"}, {"error", detail}};
@@ -93,6 +108,10 @@ inline std::string eagle_error_body(const std::string & method, const std::strin
     const std::string message = error.value("message", "");
     const bool has_no_path = status == 404 && message == "File Not Found";
     error["message"] = has_no_path ? eagle_no_path(method, path) : eagle_clear_message(message);
+    if (eagle_is_too_long(error)) {  // llama.cpp's advice is the same for both limits
+        error["message"] =
+            message.substr(0, message.rfind(')') + 1) + "; " + eagle_longer_prompt(error.at("n_ctx").get<int64_t>());
+    }
     if (is_anthropic || path.find("/v1/messages") != std::string::npos) {
         return eagle_messages_error(error, status).dump();
     }

@@ -17,6 +17,7 @@ inline std::atomic<bool> & eagle_has_scores() {
 inline void eagle_loaded(const llama_context * ctx, const common_params & params) {
     const llama_vocab * vocab = llama_model_get_vocab(llama_get_model(ctx));
     eagle_literals::load(vocab);
+    eagle_trained_context() = llama_model_n_ctx_train(llama_get_model(ctx));
     eagle_n_tokens() = llama_vocab_n_tokens(vocab);
     eagle_model_files::remember(params, llama_get_model(ctx));
     eagle_has_scores() = llama_pooling_type(ctx) == LLAMA_POOLING_TYPE_RANK;

@@ -15,6 +15,7 @@
 
 #include "common.h"
 #include "llama.h"
+#include "log.h"
 
 class eagle_model_files {
   public:
@@ -46,7 +47,7 @@ class eagle_model_files {
         return state.is_read_again;
     }
 
-    // Returns the reason why the files are no longer those that were loaded; empty if they are.
+    // Returns the reason why the files are no longer those that were loaded; empty if they are. Logs it once.
     static std::string change() {
         State & state = get();
         const std::lock_guard<std::mutex> lock(state.mutex);
@@ -56,11 +57,18 @@ class eagle_model_files {
                 continue;  // a file in its place leaves the mapped one unchanged
             }
             if (status.size != file.status.size || sample_of(file.name) != file.sample) {
-                return "the model file " + file.name + " was " + (state.is_read_again ? "replaced or " : "") +
-                       "overwritten while this server ran: start the server again";
+                const std::string how = state.is_read_again ? "replaced or overwritten" : "overwritten";
+                const std::string reason =
+                    "the model file " + file.name + " was " + how + " while this server ran: start the server again";
+                if (reason != state.logged) {
+                    state.logged = reason;
+                    LOG_WRN("%s (requests get 503)\n", reason.c_str());
+                }
+                return reason;
             }
             file.status = status;
         }
+        state.logged.clear();
         return "";
     }
 
@@ -84,6 +92,7 @@ class eagle_model_files {
         std::mutex mutex;
         std::vector<File> files;
         bool is_read_again = false;
+        std::string logged;
     };
 
     static State & get() {

@@ -15,6 +15,12 @@ inline std::atomic<int32_t> & eagle_n_tokens() {
     return value;
 }
 
+// Longest context that the loaded model was trained with, in tokens; 0 if it is unknown.
+inline std::atomic<int32_t> & eagle_trained_context() {
+    static std::atomic<int32_t> value{0};
+    return value;
+}
+
 // Throws for an integer that is no token id of the model. Integers may be in lists, and in the text of a prompt with
 // media. The type of all else is checked where it is read.
 inline void eagle_require_tokens(const common_json & value) {
