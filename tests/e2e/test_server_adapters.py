@@ -138,7 +138,7 @@ def test_an_overwritten_model_is_noticed(tmp_path: Path) -> None:
         assert statuses() == {200}
         shutil.copyfile(other, served)
         assert statuses() == {503}
-        (line,) = (line for line in server.log().splitlines() if "503" in line)  # once, for whoever runs the server
+        (line,) = (line for line in server.log().splitlines() if "503" in line)  # once
         assert line.startswith("warning: ") and "served.gguf was overwritten while this server ran" in line
         served.write_bytes(contents)
         assert statuses() == {200}
