@@ -144,17 +144,29 @@ def prepare(dest: Path, source: str | None) -> None:
     else:
         unpack(fetch_sdist(pin), fresh)
     for patch in series():
-        for part in apply(patch, fresh):
-            keep_time(dest / part.path, fresh / part.path)
+        apply(patch, fresh)
+    keep_times(dest, fresh)
     (fresh / STAMP).write_text(stamp, encoding="utf-8")
     shutil.rmtree(dest, ignore_errors=True)
     fresh.rename(dest)
 
 
-def keep_time(old: Path, new: Path) -> None:
-    """Give a patched file the time of its last version if they are equal, so that it is not compiled again."""
-    if old.is_file() and old.read_bytes() == new.read_bytes():
-        os.utime(new, ns=(old.stat().st_atime_ns, old.stat().st_mtime_ns))
+def keep_times(old: Path, new: Path) -> None:
+    """Give the files of a new tree the times of equal files in the old one, and changed files a later time.
+
+    What is equal is not compiled again; a file that lost its patch is, although it has the time of the release.
+    """
+    for path in new.rglob("*"):
+        before = old / path.relative_to(new)
+        if not path.is_file() or not before.is_file():
+            continue
+        states = before.stat(), path.stat()
+        if (states[0].st_size, states[0].st_mtime_ns) == (states[1].st_size, states[1].st_mtime_ns):
+            continue
+        if before.read_bytes() == path.read_bytes():
+            os.utime(path, ns=(states[0].st_atime_ns, states[0].st_mtime_ns))
+        elif states[1].st_mtime_ns <= states[0].st_mtime_ns:
+            os.utime(path)
 
 
 # --- patches ---------------------------------------------------------------------------------------------------------

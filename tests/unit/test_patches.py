@@ -75,6 +75,23 @@ def pristine(upstream: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
+def test_files_are_compiled_again_exactly_if_they_changed(upstream: ModuleType, tmp_path: Path) -> None:
+    """An object is newer than the old tree's files; a file of the new tree that differs has to be newer than it."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    release, built = 1_000, 2_000  # times in seconds
+    contents = {"patched": "p p", "other patch": "p q", "patch dropped": "p r", "untouched": "r r"}
+    for name, content in contents.items():
+        for tree, text in zip((old, new), content.split(), strict=True):
+            (tree / "src").mkdir(parents=True, exist_ok=True)
+            (tree / "src" / name).write_text(text)
+            os.utime(tree / "src" / name, (release, release if text == "r" else built))
+    os.utime(new / "src/patched")
+    os.utime(new / "src/other patch")
+    upstream.keep_times(old, new)
+    newer = {path.name for path in (new / "src").iterdir() if path.stat().st_mtime > built}
+    assert newer == {"other patch", "patch dropped"}
+
+
 def test_the_series_names_every_patch_in_order() -> None:
     assert sorted(path.name for path in PATCHES.glob("*.patch")) == SERIES
     assert len(SERIES) <= 30  # one that joins a concern of another joins its file
