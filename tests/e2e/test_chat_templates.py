@@ -1,4 +1,4 @@
-"""Chat templates of strangers: programs that may be wrong, endless or too large. What they may do is render."""
+"""Chat templates of strangers: programs that may be wrong, slow or too large. What they may do is render."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from llama_eagle.sessions import chat_template
 from llama_eagle.sessions.chat_template import render
 
 MESSAGES = [{"role": "user", "content": "abc"}]
-ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+SLOW = "{{ 7 ** 4000000 % 10 }}"  # some seconds
 
 BAD = {
     "no template": ("{% for %}", "Expected an expression"),
     "a refusal": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
     "a name that is not there": ("{{ foo.bar }}", "'foo' is undefined"),
     "a way out of the sandbox": ("{{ ''.__class__.__mro__ }}", "unsafe"),
-    "a macro that calls itself": ("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", "recurses"),
-    "deep brackets": ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "nested too deeply"),
-    "a huge text": ("{{ 'a' * 99999999999 }}", "too much memory"),
-    "a wide column": ("{{ 'a'.ljust(10 ** 8) }}", "writes 100000000 characters"),
-    "a text that doubles": (
-        "{% set ns = namespace(x='aaaaaaaaaa') %}{% for a in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-        "too much memory|more than",
+    "a macro that calls itself": (
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(1500) }}",
+        "recurses",
     ),
+    "deep brackets": ("{{ " + "(" * 1000 + "1" + ")" * 1000 + " }}", "nested too deeply"),
+    "a huge text": ("{{ 'a' * 1200000000 }}", "too much memory"),
+    "a wide column": ("{{ 'a'.ljust(10 ** 8) }}", "writes 100000000 characters"),
 }
 
 
@@ -48,10 +47,10 @@ def test_is_refused(template: str, reason: str) -> None:
     assert say("{{ messages[0].content }}") == "abc"
 
 
-def test_an_endless_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "MAX_SECONDS", 1.0)
     with pytest.raises(InputError, match="more than 1 s"):
-        say(ENDLESS)
+        say(SLOW)
     assert say("{{ messages[0].content }}") == "abc"
 
 
@@ -67,7 +66,7 @@ def test_ctrl_c_ends_the_rendering_and_the_next_answer_is_the_nexts() -> None:
     timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        say(ENDLESS)
+        say(SLOW)
     timer.join()
     assert say("{{ messages[0].content }}") == "abc"
 

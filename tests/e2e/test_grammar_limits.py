@@ -1,10 +1,13 @@
-"""Grammars that would end or hang llama.cpp are refused with the reason, and the instance goes on."""
+"""Grammars just beyond our limits are refused with the reason, and the instance goes on.
+
+llama.cpp without our patches reads each of them within two seconds. native/tests/test_limits.cpp calls the guards for
+the rest.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,33 +43,31 @@ def chained(depth: int) -> str:
     return "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1}" for i in range(depth)), f'r{depth} ::= "a"'])
 
 
-def exploding(n_rules: int) -> str:
-    """Each rule leads to the next one in three ways: 3^n places to be at once."""
-    rules = [f"r{i} ::= r{i + 1} [b]? r{i + 1} [c]? r{i + 1}" for i in range(n_rules)]
-    return "\n".join(["root ::= r0", *rules, f"r{n_rules} ::= [a]?"])
+def wide(depth: int, n: int, name: str = "root") -> str:
+    """One place with `n` states, each of them `depth` levels deep."""
+    rules, ends = [f'r{i} ::= r{i + 1} "b"' for i in range(depth)], [f'"{chr(0x4E00 + i)}"' for i in range(n)]
+    return "\n".join([f"{name} ::= r0", *rules, f"r{depth} ::= {' | '.join(ends)}"])
 
 
-HOSTILE = {
+WIDE = "too many states|more than 2 s"  # the second on a slow machine
+BEYOND = {
     "deep groups": (nested(1001), "nested deeper than 1000"),
-    "very deep groups": (nested(200_000), "nested deeper than 1000"),
-    "a chain of rules": (chained(20_000), "nested deeper than 1000"),
+    "a chain of rules": (chained(1001), "nested deeper than 1000"),
     "many repetitions": (
-        "root ::= " + " ".join(f'"{i}"{{0,1000}}' for i in range(1000)),
+        f"root ::= [{''.join(chr(0x4E00 + i) for i in range(250))}]{{2000}}",
         "repeats more than 500000 symbols",
     ),
-    "inverted repetition": ('root ::= "a"{5,1}', "more at least than at most"),
-    "a great number": ('root ::= "a"{1000000000}', "repeats something 1000000000 times"),
+    "a great number": ('root ::= "a"{2001}', "repeats something 2001 times"),
     "a great number at most": ('root ::= "a"{1,2001}', "repeats something 2001 times"),
     "too long": ('root ::= "a"' + " " * (1 << 20), "longer than 1048576 bytes"),
     "not a grammar": ("root ::= (", "cannot be parsed"),
     "no root": ('other ::= "a"', "cannot be parsed"),
-    "states": (exploding(26), "too many states"),
+    "states": (wide(990, 4100), WIDE),
     "left recursion": ('root ::= root "a" | "b"', "cannot be parsed"),
-    "left recursion behind what may be empty": ('root ::= o root "a" | "b"\no ::= e e\ne ::= "x"?', "too many states"),
 }
 
 
-@pytest.mark.parametrize("grammar, reason", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("grammar, reason", BEYOND.values(), ids=BEYOND)
 def test_is_refused(llm: Any, grammar: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         complete(llm, grammar=gbnf(grammar))
@@ -76,19 +77,18 @@ def test_is_refused(llm: Any, grammar: str, reason: str) -> None:
 def test_a_pattern_that_repeats_is_refused(llm: Any) -> None:
     from llama_cpp import LlamaGrammar
 
-    schema = json.dumps({"type": "string", "pattern": "^a{1,20000}$"})
+    schema = json.dumps({"type": "string", "pattern": "^a{1,1100}$"})
     with pytest.raises(UsageError, match="nested deeper than 1000"):
         complete(llm, grammar=LlamaGrammar.from_json_schema(schema, verbose=False))
     assert complete(llm, temperature=0)["text"]
 
 
 GREAT: dict[str, tuple[dict[str, Any], str]] = {
-    "items": ({"type": "array", "items": {"type": "string"}, "minItems": 10**9}, "minItems 1000000000 is above 2000"),
+    "items": ({"type": "array", "items": {"type": "string"}, "minItems": 2001}, "minItems 2001 is above 2000"),
     "characters": ({"type": "string", "minLength": 2001}, "minLength 2001 is above 2000"),
-    "deep inside": ({"anyOf": [{"type": "object", "properties": {"a": {"minLength": 10**9}}}]}, "minLength"),
-    "of several types": ({"type": ["string", "null"], "minLength": 10**9}, "minLength"),
+    "deep inside": ({"anyOf": [{"type": "object", "properties": {"a": {"minLength": 2001}}}]}, "minLength"),
+    "of several types": ({"type": ["string", "null"], "minLength": 2001}, "minLength"),
     "no count": ({"type": "string", "minLength": -1}, "non-negative"),
-    "turned round": ({"type": "string", "minLength": 3, "maxLength": 2}, "minLength 3 is above maxLength 2"),
     "a bound": ({"type": "integer", "minimum": 1e300}, "within 2"),
 }
 
@@ -120,24 +120,14 @@ def test_counts_hold(llm: Any, low: int, high: int | None) -> None:
             assert low <= len(json.loads(answer["text"])) <= (10**9 if high is None else high)
 
 
-@pytest.mark.parametrize("grammar", [nested(999), chained(998), exploding(3)], ids=["groups", "chain", "states"])
+@pytest.mark.parametrize("grammar", [nested(999), chained(998), wide(3, 3)], ids=["groups", "chain", "states"])
 def test_just_inside_the_limits_works(llm: Any, grammar: str) -> None:
-    assert set(complete(llm, temperature=0, grammar=gbnf(grammar))["text"]) <= set("abc")
+    assert set(complete(llm, temperature=0, grammar=gbnf(grammar))["text"]) <= set("ab\u4e00\u4e01\u4e02")
 
 
-def test_rules_shared_by_many_are_visited_once(llm: Any) -> None:
-    """Each rule begins with the next one, twice: 2^60 ways from the root to the last."""
-    rules = "\n".join(f"r{i} ::= r{i + 1} | r{i + 1} r{i + 1}" for i in range(60))
-    start = time.monotonic()
-    with pytest.raises(UsageError, match="grammar"):
-        complete(llm, grammar=gbnf(f'root ::= r0\n{rules}\nr60 ::= "a"'))
-    assert time.monotonic() - start < 60  # it would be years
-
-
-def test_states_that_explode_within_the_text_end_the_generation_alone(llm: Any) -> None:
-    tail = exploding(26).replace("root", "tail", 1)
-    grammar = gbnf(f'root ::= [a-z ] [a-z ] tail "z"\n{tail}')
+def test_states_beyond_the_limit_within_the_text_end_the_generation_alone(llm: Any) -> None:
+    grammar = gbnf(f"root ::= [a-z ] [a-z ] tail\n{wide(990, 4100, 'tail')}")
     tokens = llm.generate(llm.tokenize(b"abc"), temp=0.0, grammar=grammar)
-    with pytest.raises(NativeError, match="too many states"):
+    with pytest.raises(NativeError, match=WIDE):
         list(itertools.islice(tokens, 10))
     assert complete(llm, temperature=0)["text"]

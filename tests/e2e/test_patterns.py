@@ -31,7 +31,7 @@ REFUSED = {
     r"^(?=a)a$": "look-ahead", r"^(?!a)b$": "look-ahead", r"(?<=a)b": "look-behind", r"(?<!a)b": "look-behind",
     r"\bword\b": "word boundary", r"^(a)\1$": "back-reference", r"^(?P<n>a)(?P=n)$": "back-reference",
     r"^\p{L}+$": "Unicode property", r"(?i)a": "flags", r"^a++$": "possessive", r"^a**$": "repetition of a repetition",
-    r"^a{3,1}$": "more at least than at most", r"^a{1,1000000000}$": "more than 2000 times", r"*": "nothing to repeat",
+    r"^a{1,2001}$": "more than 2000 times", r"*": "nothing to repeat",
     r"a^b": "anchor inside", r"^(^a$)$": "anchor inside", r"[": "without its end", r"(": "without its end",
     r")": "closes nothing", r"[]": "empty set", "^a\\": "backslash at its end", r"\Z": r"\\Z",
     r"^[z-a]$": "before it begins",
@@ -151,7 +151,7 @@ def test_followed_by_the_server(server: Served, pattern: str) -> None:
         assert re.search(pattern, json.loads(answer["content"]))
 
 
-@pytest.mark.parametrize("pattern", [r"^(?=a)a$", r"\bx", r"^a{1,20000}$", "["])
+@pytest.mark.parametrize("pattern", [r"^(?=a)a$", r"\bx", r"^a{1,2001}$", "["])
 def test_refused_by_the_server(server: Served, pattern: str) -> None:
     body = {"prompt": "abc", "n_predict": 4, "json_schema": {"type": "string", "pattern": pattern}}
     status, answer = server.post("/completion", body)

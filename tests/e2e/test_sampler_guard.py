@@ -7,26 +7,30 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
-from fixtures.llama_pairs import complete, load, write_pairs
+from fixtures.llama_pairs import SOFT, complete, load, write_pairs
 from fixtures.serving import serve
+from fixtures.tiny_gguf import write_draft, write_target
 from llama_eagle.errors import NativeError, UsageError
 
 pytestmark = pytest.mark.native
 
 CASES = int(os.environ.get("LLAMA_EAGLE_FUZZ_CASES", "150")) // 15
 WORKER = Path(__file__).parents[1] / "fuzz" / "samplers.py"
-DEAD_END = 'root ::= [a-z ] [a-z ] [a-z ] "\\x00" "b"'
+DEAD_END = 'root ::= [a-z ] [a-z ] [a-z ] "!" "b"'  # for a vocabulary without "!", as that of `files`
 NO_TOKEN = "the grammar allows no token here"
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return write_pairs(tmp_path_factory.mktemp("models"))
+    folder, lacking = tmp_path_factory.mktemp("models"), replace(SOFT, first_token="other")
+    target, draft = write_target(folder / "own.gguf", lacking), write_draft(folder / "own-draft.gguf", lacking)
+    return write_pairs(folder) | {"target": target, "draft": draft}
 
 
 @pytest.fixture(scope="module", params=["match", "rejection"])

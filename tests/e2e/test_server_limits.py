@@ -1,9 +1,13 @@
-"""JSON and schemas that would end or hang llama.cpp's server are the client's fault, and the server goes on."""
+"""JSON, schemas and grammars just beyond our limits are the client's fault, and the server goes on.
+
+llama.cpp without our patches reads each of them within seconds; native/tests/test_limits.cpp calls the guards.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import urllib.parse
 from collections.abc import Iterator
@@ -12,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.test_grammar_limits import HOSTILE, exploding
+from e2e.test_grammar_limits import BEYOND, WIDE, wide
 from fixtures.serving import Served, serve
 from fixtures.tiny_gguf import START, write_target
 from fixtures.upstream import source_folder
 
 pytestmark = pytest.mark.native
 
-DEEP = 20_000
+DEEP = 1001
 SCHEMAS = {
     "arrays": '{"type": "array", "items": ' * DEEP + "{}" + "}" * DEEP,
     "objects": '{"type": "object", "properties": {"a": ' * DEEP + "{}" + "}}" * DEEP,
@@ -32,13 +36,13 @@ SCHEMAS = {
         }
     ),
     "many optional properties": json.dumps({"type": "object", "properties": {str(i): {} for i in range(DEEP)}}),
-    "a long name": json.dumps({"type": "object", "properties": {"%" * 200_000: {}}, "required": ["%" * 200_000]}),
-    "a long reference": json.dumps({"$ref": "#/" + "%" * 200_000}),
+    "a long name": json.dumps({"type": "object", "properties": {"%" * 4097: {}}, "required": ["%" * 4097]}),
+    "a long reference": json.dumps({"$ref": "#/" + "%" * 4097}),
     "many repetitions": json.dumps(
-        {"type": "string", "pattern": f"^{''.join(f'({i}){{0,1000}}' for i in range(1000))}$"}
+        {"type": "string", "pattern": f"^[{''.join(chr(0x4E00 + 2 * i) for i in range(250))}]{{2000}}$"}
     ),
     "a name that the rest must not have": json.dumps(
-        {"type": "object", "properties": {"x" * 4000: {}}, "additionalProperties": {"type": "string"}}
+        {"type": "object", "properties": {"x" * 1001: {}}, "additionalProperties": {"type": "string"}}
     ),
 }
 
@@ -71,7 +75,7 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schemas(server: Served, name: str) -> None:
     """As a form of the answer, in both APIs, and as a tool's parameters."""
-    for path, request in REQUESTS:
+    for path, request in REQUESTS[:2] if '"pattern"' in SCHEMAS[name] else REQUESTS:  # see test_great_numbers
         body = json.dumps(request).replace(json.dumps(HERE), SCHEMAS[name])
         status, answer = server.send("POST", path, body.encode())
         assert status == 400, (path, status, str(answer)[:200])
@@ -79,10 +83,10 @@ def test_schemas(server: Served, name: str) -> None:
 
 
 COUNTS: dict[str, tuple[dict[str, Any], str]] = {
-    "items": ({"type": "array", "items": {"type": "string"}, "minItems": 10**9}, "minItems 1000000000 is above 2000"),
-    "characters": ({"type": "string", "minLength": 10**9}, "minLength 1000000000 is above 2000"),
+    "items": ({"type": "array", "items": {"type": "string"}, "minItems": 2001}, "minItems 2001 is above 2000"),
+    "characters": ({"type": "string", "minLength": 2001}, "minLength 2001 is above 2000"),
     "more than 32 bits": ({"type": "array", "items": {}, "minItems": 2**32 + 1}, "minItems 4294967297 is above"),
-    "a repetition": ({"type": "string", "pattern": "^a{1,20000}$"}, "more than 2000 times"),
+    "a repetition": ({"type": "string", "pattern": "^a{1,2001}$"}, "more than 2000 times"),
     "no integer": ({"type": "integer", "minimum": 5, "maximum": 3}, "no integer is from 5 to 3"),
 }
 
@@ -132,10 +136,10 @@ def test_connections_that_say_nothing_or_half_a_word(server: Served) -> None:
 
 
 BODIES: dict[str, Any] = {
-    "brackets": "[" * 100_000,
-    "objects": '{"prompt": "a", "x": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001,
-    "keys": json.dumps({"prompt": "a", "n_predict": 1} | {str(i): 0 for i in range(40_000)}),
-    "keys of many objects": json.dumps({"prompt": "a", "n_predict": 1, "x": [{str(i): 0 for i in range(9000)}] * 9}),
+    "brackets": "[" * 1001,
+    "objects": '{"prompt": "a", "x": ' + '{"a": ' * 1000 + "1" + "}" * 1001,
+    "keys": json.dumps({"prompt": "a", "n_predict": 1} | {str(i): 0 for i in range(20_100)}),
+    "keys of many objects": json.dumps({"prompt": "a", "n_predict": 1, "x": [{str(i): 0 for i in range(9000)}] * 5}),
 }
 
 
@@ -146,39 +150,35 @@ def test_bodies(server: Served, name: str) -> None:
 
 
 def test_arguments_of_earlier_calls(server: Served) -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 100_000 + "]" * 100_000}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 1001 + "]" * 1001}}
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
     status, _ = server.post("/v1/chat/completions", {"messages": [*messages, messages[0]], "max_tokens": 2})
     assert status == 400
     assert works(server)
 
 
-@pytest.mark.parametrize("name", sorted(set(HOSTILE) - {"too long"}))  # that one is long by spaces at its end
+@pytest.mark.parametrize("name", sorted(set(BEYOND) - {"too long"}))  # that one is long by spaces at its end
 def test_grammars(server: Served, name: str) -> None:
-    body = {"prompt": "abc", "n_predict": 10, "grammar": HOSTILE[name][0]}
+    body = {"prompt": "abc", "n_predict": 10, "grammar": BEYOND[name][0]}
     assert server.post("/completion", body)[0] == 400
     assert works(server)
 
 
-def test_states_that_explode_within_the_text_end_that_request_alone(server: Served) -> None:
-    tail = exploding(26).replace("root", "tail", 1)
-    grammar = f'root ::= [a-z ] [a-z ] tail "z"\n{tail}'
+def test_states_beyond_the_limit_within_the_text_end_that_request_alone(server: Served) -> None:
+    grammar = f"root ::= [a-z ] [a-z ] tail\n{wide(990, 4100, 'tail')}"
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(server.complete, "abc", 40, temperature=0)
         status, answer = server.post("/completion", {"prompt": "abc", "n_predict": 10, "grammar": grammar})
         assert (status, len(other.result()["tokens"])) == (400, 40)
-    assert "too many states" in str(answer)
+    assert re.search(WIDE, str(answer))
     assert works(server)
 
 
-def test_many_special_tokens_take_no_longer_than_others(server: Served) -> None:
-    """Each used to be counted from the first: it took minutes, and ends here at the client's patience."""
-    n = 100_000
-    status, answer = server.post("/tokenize", {"content": "<|im_start|>a" * n})
-    assert (status, answer["tokens"]) == (200, [START, ord("a")] * n)
-    messages = [{"role": "user", "content": "a"}] * (n // 5)
-    assert server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 2})[0] == 400  # too long
-    assert works(server)
+def test_special_tokens_of_a_text_are_all_found(server: Served) -> None:
+    for n in (1, 2, 500):
+        for text, tokens in {"": [], "a": [ord("a")], " b ": [*b" b "]}.items():
+            status, answer = server.post("/tokenize", {"content": f"<|im_start|>{text}" * n})
+            assert (status, answer["tokens"]) == (200, [START, *tokens] * n)
 
 
 STRANGERS = [

@@ -257,7 +257,7 @@ INTERNAL: dict[str, tuple[str, Any]] = {
         "chat_parser", '{"parsers":[{"type":"sequence","children":[0]}],"rules":{},"root":0}'
     ),
     "a format": ("chat_format", 3),
-    "a pattern of exponential time": ("grammar_triggers", [{"type": 2, "value": "(.*)*0"}]),
+    "a pattern": ("grammar_triggers", [{"type": 2, "value": "e+"}]),
     "a trigger of no type": ("grammar_triggers", [{"type": 9, "value": "e"}]),
     "a trigger without a type": ("grammar_triggers", [{"value": "e"}]),
 }  # fmt: skip

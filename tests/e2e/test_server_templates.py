@@ -1,11 +1,10 @@
-"""Chat templates that take for ever, or all memory, when a message asks for it: that request ends, the server goes on.
+"""A chat template that exceeds a limit when a message asks for it: that request ends, the server goes on.
 
-llama.cpp's interpreter has no bounds of its own; `serve` tries a template with one message, and this one is fine then.
+`serve` tries a template with one message, and this one is fine then. `test_template_limits.py` has the limits.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,43 +14,18 @@ from fixtures.tiny_gguf import write_target
 
 pytestmark = pytest.mark.native
 
-TIME, BYTES, DEPTH = "more than 10 s", "more than 1024 MiB", "nested deeper than 1000"
-
-
-def repeated(step: str, n: int = 60) -> str:
-    return "{% set n = namespace(t=['x'], s='x') %}{% for i in range(" + str(n) + ") %}" + step + "{% endfor %}"
-
-
-BOMBS = {
-    "loops": ("{% for a in range(1000) %}" * 3 + "{% endfor %}" * 3, TIME),
-    "range": ("{% for a in range(10000000000) %}{% endfor %}", BYTES),
-    "range down": ("{% for a in range(0, -10000000000, -1) %}{% endfor %}", BYTES),
-    "product": ("{{ 'ab' * 100000000000 }}", BYTES),
-    "product of nothing": ("{% set x %}{% endset %}{{ x * 100000000000 }}", BYTES),
-    "doubled text": (repeated("{% set n.s = n.s ~ n.s %}"), f"{TIME}|{BYTES}"),
-    "doubled lists": (repeated("{% set n.t = n.t + n.t %}"), BYTES),
-    "replace": ("{{ ('a' * 100000) | replace('a', 'b' * 100000) }}", BYTES),
-    "replace nothing": ("{{ ('a' * 100000) | replace('', 'b' * 100000) }}", BYTES),
-    "indent": ("{{ 'a' | indent(100000000000) }}", BYTES),
-    "indented lines": ("{{ ('a\n' * 100000) | indent(100000) }}", BYTES),
-    "join": ("{{ range(100000) | join('a' * 100000) }}", BYTES),
-    "json": ("{{ [[[[1]]]] | tojson(indent=2000000000) }}", BYTES),
-    "lists of lists": (repeated("{% set n.t = [n.t, n.t] %}") + "{{ n.t | tojson }}", f"{TIME}|{BYTES}"),
-    "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", DEPTH),
-    "a list within itself": ("{% set n = namespace() %}{% set n.t = n %}{{ n | tojson }}", DEPTH),
-    "printed lists of lists": (repeated("{% set n.t = [n.t, n.t] %}") + "{{ n.t }}", f"{TIME}|{BYTES}"),
-    "a list within itself, compared": ("{% set n = namespace() %}{% set n.t = n %}{{ n == n }}", DEPTH),
-    "a printed list within itself": ("{% set n = namespace() %}{% set n.t = n %}{{ n }}", DEPTH),
-}
+BYTES, DEPTH = "more than 1024 MiB", "nested deeper than 1000"
+NESTED = "{%- set n = namespace(t=[]) %}{%- for i in range(1001) %}{%- set n.t = [n.t] %}{%- endfor %}"
 # Of what a request may take, which renders its last turn more than once.
 HALF = (
     "{%- if asked == 'half' or messages[0].content == 'half' %}{%- for i in range(6) %}"
     "{%- set x = 'a' * 1000000 %}{%- endfor %}{%- endif %}"
 )
-SLOW = {"doubled text", "lists of lists", "printed lists of lists"}  # as slow as the limit, and the loops are
 TEMPLATE = (
     "{%- set asked = messages[-1].content %}"
-    + "".join(f"{{%- if asked == '{name}' %}}{text}{{%- endif %}}" for name, (text, _) in BOMBS.items())
+    + "{%- if asked == 'nested' %}"
+    + NESTED
+    + "{{ n.t | tojson }}{%- endif %}"
     + HALF
     + "{%- for message in messages %}{{ message.content }}{%- endfor %}"
 )
@@ -73,17 +47,16 @@ def chat(server: Served, *contents: str) -> tuple[int, str]:
     return status, str(answer)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in BOMBS])
-def test_bombs(server: Served, name: str) -> None:
-    status, answer = chat(server, name)
-    assert status == 400 and re.search(BOMBS[name][1], answer)
+def test_one_that_exceeds_a_limit(server: Served) -> None:
+    status, answer = chat(server, "nested")
+    assert status == 400 and DEPTH in answer
     assert server.process.poll() is None
     assert chat(server, "abc")[0] == 200
 
 
 def test_all_renderings_of_a_request_share_its_limits(server: Served) -> None:
     status, answer = chat(server, "half")
-    assert status == 400 and re.search(BYTES, answer)
+    assert status == 400 and BYTES in answer
 
 
 def test_long_conversations_are_within_the_limits(server: Served) -> None:
@@ -95,7 +68,7 @@ def test_long_conversations_are_within_the_limits(server: Served) -> None:
 def test_a_template_whose_reader_recurses(tmp_path: Path) -> None:
     """Over each elif: it is refused before the server listens. llama-server may end before it logs the cause."""
     write_target(tmp_path / "target.gguf")
-    (tmp_path / "template.jinja").write_text("{% if 0 %}" + "{% elif 0 %}" * 100_000 + "{% endif %}")
+    (tmp_path / "template.jinja").write_text("{% if 0 %}" + "{% elif 0 %}" * 1001 + "{% endif %}")
     given = ("-m", tmp_path / "target.gguf", "-d", "none", "--", "--chat-template-file", tmp_path / "template.jinja")
     reason = "(the supplied chat template|failed to apply template: the chat template calls itself)"
     with pytest.raises(AssertionError, match=f"refuses its arguments: {reason}"), serve(*given):

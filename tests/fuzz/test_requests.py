@@ -33,17 +33,15 @@ schemas = st.sampled_from(
     [
         {"type": "string"},
         {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
-        {"type": "string", "pattern": "^a{1,20000}$"},
+        {"type": "string", "pattern": "^a{1,2001}$"},
         {"type": "unheard"},
         {"$ref": "#/nowhere"},
         {"$ref": "#"},
         {"enum": []},
-        {"type": "array", "minItems": 10**9, "items": {"type": "string"}},
+        {"type": "array", "minItems": 2001, "items": {"type": "string"}},
     ]
 )
-grammars = st.sampled_from(
-    ['root ::= "a"', 'root ::= "a"{5,1}', "root ::= root", "root ::= " + "(" * 3000, "x", 'root ::= "a"{1000000}', ""]
-)
+grammars = st.sampled_from(['root ::= "a"', "root ::= root", "root ::= " + "(" * 1001, "x", 'root ::= "a"{2001}', ""])
 tools = st.lists(
     st.fixed_dictionaries(
         {"type": st.just("function") | values},

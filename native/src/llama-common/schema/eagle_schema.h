@@ -77,6 +77,14 @@ inline void eagle_require_schema_name(const std::string & name) {
     }
 }
 
+// Refuses bounds in the wrong order: a grammar would turn them into a repetition without an end.
+inline void eagle_require_order(const std::string & low_key, int64_t low, const std::string & high_key, int64_t high) {
+    if (low > high) {
+        throw std::invalid_argument(low_key + " " + std::to_string(low) + " is above " + high_key + " " +
+                                    std::to_string(high));
+    }
+}
+
 // Returns a part of a reference as the key that it names.
 inline std::string eagle_unescaped(const std::string & part) {
     std::string key;

@@ -97,9 +97,8 @@ inline void eagle_read_counts(common_json & schema) {
             }
         }
         if (schema.contains(low) && schema.contains(high) && schema.at(low).is_number() &&
-            schema.at(high).is_number() && schema.at(low).get<int64_t>() > schema.at(high).get<int64_t>()) {
-            throw std::invalid_argument(low + " " + schema.at(low).dump() + " is above " + high + " " +
-                                        schema.at(high).dump());
+            schema.at(high).is_number()) {
+            eagle_require_order(low, schema.at(low).get<int64_t>(), high, schema.at(high).get<int64_t>());
         }
         eagle_limit_count(schema, low, high);
     }
