@@ -68,7 +68,7 @@ def test_the_list_is_that_of_the_pinned_loader() -> None:
     source = (source_folder() / "src" / "llama-vocab.cpp").read_text("utf-8")
     begin, end = source.index("auto-detect special tokens by text"), source.index("quick hack for gpt-oss")
     searched = set(re.findall(r't\.first == "([^"]+)"', source[begin:end]))
-    ours = (Path(__file__).parents[2] / "native/src/llama/library/eagle_ordinary_tokens.cpp").read_text("utf-8")
+    ours = (Path(__file__).parents[2] / "native/src/llama/vocabulary/eagle_ordinary_tokens.cpp").read_text("utf-8")
     listed = " ".join(re.findall(r'"([^"]*)"', ours[ours.index("SEARCHED[] =") : ours.index("bool has_types")])).split()
     forms = re.compile(r"<\|.*\|>|<｜.*｜>|▁<.*>")
     assert sorted(listed) == sorted(SEARCHED) == sorted(text for text in searched if not forms.fullmatch(text))

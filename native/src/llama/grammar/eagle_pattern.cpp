@@ -185,9 +185,7 @@ class Pattern {
         }
         const uint64_t maximum = number();
         at_++;
-        if (maximum < minimum) {
-            refuse("a repetition of more at least than at most");
-        }
+        require_repetition(minimum, maximum);
         return format("{%llu,%llu}", (unsigned long long) minimum, (unsigned long long) maximum);
     }
 
