@@ -1,4 +1,4 @@
-"""Layers on other machines: the same text, a server that dies, and servers that cannot be used."""
+"""Layers on other machines: the same text with drafts, a server that dies, and servers that cannot be used."""
 
 from __future__ import annotations
 
@@ -54,18 +54,20 @@ def tokens(target: Path, draft: Path | str, *more: object) -> tuple[list[int], d
     return done.json["tokens"], done.json
 
 
-def test_the_text_of_one_machine(pair: tuple[Path, Path], server: Program) -> None:
-    expected, _ = tokens(*pair)
+def test_drafts_do_not_change_the_text(pair: tuple[Path, Path], server: Program) -> None:
     with rpc_program() as second:
-        found, report = tokens(*pair, "--rpc", f"{server.endpoint},{second.endpoint}", "--tensor-split", "1,1")
+        servers = ("--rpc", f"{server.endpoint},{second.endpoint}", "--tensor-split", "1,1")
+        expected, report = tokens(pair[0], "none", *servers)
+        placed = [part["server"] for part in report["placement"]]  # type: ignore[attr-defined]
+        assert placed == [server.endpoint, second.endpoint]
+        found, report = tokens(*pair, *servers)
         assert found == expected
-        servers = [part["server"] for part in report["placement"]]  # type: ignore[attr-defined]
-        assert servers == [server.endpoint, second.endpoint]
         assert report["placement"][1]["head"]  # type: ignore[index]
     assert report["speculative"]["n_accepted"] > 0  # type: ignore[index]
-    plain, report = tokens(pair[0], "none", "--rpc", server.endpoint, "-ngl", 2)
-    assert plain == expected
+    some = ("--rpc", server.endpoint, "-ngl", 2)
+    plain, report = tokens(pair[0], "none", *some)
     assert [part["server"] for part in report["placement"]] == [None, server.endpoint]  # type: ignore[attr-defined]
+    assert tokens(*pair, *some)[0] == plain
 
 
 def test_doctor_says_where_layers_would_lie(pair: tuple[Path, Path], server: Program) -> None:
@@ -97,13 +99,14 @@ def test_commands_take_servers(pair: tuple[Path, Path], server: Program, tmp_pat
 
 
 def test_serve(pair: tuple[Path, Path], server: Program) -> None:
-    target, draft = pair
-    settings = ("-m", target, "-d", draft, "-c", 256, "-t", 1)
     prompt = list(range(5, 25))
-    with serve(*settings) as alone:
-        expected = alone.complete(prompt, N, temperature=0, ignore_eos=True)["tokens"]
-    with serve(*settings, "--rpc", server.endpoint) as served:
-        assert served.complete(prompt, N, temperature=0, ignore_eos=True)["tokens"] == expected
+    expected = []
+    for draft in ("none", pair[1]):
+        settings = ("-m", pair[0], "-d", draft, "-c", 256, "-t", 1, "--rpc", server.endpoint)
+        with serve(*settings) as served:
+            expected.append(served.complete(prompt, N, temperature=0, ignore_eos=True)["tokens"])
+    assert expected[0] == expected[1]
+    with serve(*settings) as served:
         assert served.get("/health")[0] == 200
         server.kill()
         about = f"the RPC server {server.endpoint} is gone"

@@ -8,7 +8,6 @@
 #include "eagle_exact_environment.h"
 #include "eagle_flash_attn.h"
 #include "eagle_gdn_cpu.h"
-#include "eagle_huge_pages.h"
 #include "eagle_mul_mat.h"
 #include "eagle_wide.h"
 #include "ggml-cpu-impl.h"
@@ -158,9 +157,6 @@ void * eagle_cpu_proc_address(const char * name) {
     }
     if (strcmp(name, "eagle_allows_foreign_layouts") == 0) {
         return (void *) eagle_allows_foreign_layouts;
-    }
-    if (strcmp(name, "eagle_request_huge_pages") == 0) {
-        return (void *) eagle_request_huge_pages;
     }
     return nullptr;
 }

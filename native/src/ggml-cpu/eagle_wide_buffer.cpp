@@ -2,7 +2,6 @@
 // places the matrices there that are used only in products.
 #include "eagle_cores.h"
 #include "eagle_cpu.h"
-#include "eagle_huge_pages.h"
 #include "eagle_mul_mat.h"
 #include "eagle_team.h"
 #include "eagle_wide.h"
@@ -18,7 +17,12 @@
 #include <atomic>
 #include <utility>
 
-void eagle_request_huge_pages([[maybe_unused]] void * p, [[maybe_unused]] size_t size) {
+namespace eagle {
+namespace {
+
+// Requests pages of 2 MiB for weights: prefetches cross page boundaries constantly, and in a virtual machine each small
+// page needs two table walks.
+void request_huge_pages([[maybe_unused]] void * p, [[maybe_unused]] size_t size) {
 #if defined(MADV_HUGEPAGE)
     const uintptr_t huge = 2 << 20, begin = ((uintptr_t) p + huge - 1) / huge * huge, end = (uintptr_t) p + size;
     if (begin + huge <= end) {
@@ -26,9 +30,6 @@ void eagle_request_huge_pages([[maybe_unused]] void * p, [[maybe_unused]] size_t
     }
 #endif
 }
-
-namespace eagle {
-namespace {
 
 // While exact kernels are off the layout is not offered for new weights, so that ggml's own kernels can be measured.
 bool offered(const ggml_tensor * w) {
@@ -124,7 +125,7 @@ const char * name(ggml_backend_buffer_type_t) {
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
     if (buffer != nullptr) {
-        eagle_request_huge_pages(ggml_backend_buffer_get_base(buffer), size);
+        request_huge_pages(ggml_backend_buffer_get_base(buffer), size);
         buffer->buft = type;
         buffer->iface.init_tensor = init_tensor;
         buffer->iface.set_tensor = set_tensor;

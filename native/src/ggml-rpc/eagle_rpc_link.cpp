@@ -1,5 +1,6 @@
 #include "eagle_rpc_link.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -49,7 +50,25 @@ void set_option(intptr_t socket, int option, int value) {
 }
 #endif
 
+// Returns a function of eagle_cpu_proc_address(), null for a backend other than our CPU's.
+template <typename Function>
+Function * cpu_function(ggml_backend_t backend, const char * name) {
+    const ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
+    return (Function *) ggml_backend_reg_get_proc_address(reg, name);
+}
+
+// Returns true for a CPU backend of our build whose layouts all have exact kernels.
+bool is_exact(ggml_backend_t backend) {
+    auto * mode = cpu_function<int(void)>(backend, "eagle_cpu_exact_mode");
+    auto * allows_foreign = cpu_function<bool(void)>(backend, "eagle_allows_foreign_layouts");
+    return mode != nullptr && allows_foreign != nullptr && mode() != 0 && !allows_foreign();
+}
+
 }  // namespace
+
+uint8_t eagle_rpc_greeting(const std::vector<ggml_backend_t> & backends) {
+    return std::all_of(backends.begin(), backends.end(), is_exact) ? eagle_rpc_link::EXACT : 0;
+}
 
 eagle_rpc_link::eagle_rpc_link() {
     std::lock_guard<std::mutex> lock(links().mutex);

@@ -4,15 +4,15 @@
 // return zeros, graphs fail, and callers that wait for a result check lost_server().
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
+
+#include "ggml-backend.h"
 
 #ifdef _WIN32
 #define EAGLE_SEND_FLAGS 0
@@ -24,9 +24,6 @@
 #define EAGLE_SEND_FLAGS 0
 #endif
 #endif
-
-// Requests up to this size in bytes are queued, because they are copies: the caller need not wait until they are sent.
-constexpr size_t EAGLE_SMALL_MESSAGE = 64 << 10;
 
 class eagle_rpc_link {
   public:
@@ -76,17 +73,9 @@ class eagle_rpc_link {
     std::map<uint32_t, uint64_t> graphs_;  // by device: uid of the last graph
 };
 
-// Sends a message, a small one as one packet: without a delay (TCP_NODELAY), each call sends a packet and wakes the
-// receiver.
-template <typename Socket>
-bool eagle_send_joined(Socket & socket, const void * head, size_t n_head, const void * data, size_t n_data) {
-    std::array<char, 4096> begin;
-    const size_t n_first = std::min(n_data, begin.size() - n_head);
-    std::memcpy(begin.data(), head, n_head);
-    std::copy_n((const char *) data, n_first, begin.data() + n_head);
-    return socket.send_data(begin.data(), n_head + n_first) &&
-           (n_first == n_data || socket.send_data((const char *) data + n_first, n_data - n_first));
-}
+// Returns what a server with these backends adds to its HELLO: 1 if rows of a batch have the bits of single rows, 0
+// otherwise, as upstream's servers do.
+uint8_t eagle_rpc_greeting(const std::vector<ggml_backend_t> & backends);
 
 // Detects an unreachable peer within half a minute instead of a quarter of an hour.
 void eagle_watch_peer(intptr_t socket);
