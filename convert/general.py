@@ -7,8 +7,8 @@ from collections import Counter
 from math import prod
 
 from llama_eagle.convert.dtypes import FILE_TYPE, QUANTIZATION_VERSION, kept_type
+from llama_eagle.convert.settings.generation import sampling_keys
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.source.generation import sampling_keys
 from llama_eagle.convert.table import Planned
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.files import expand_home

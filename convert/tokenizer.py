@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llama_eagle.convert.pre_tokenizers import StoredEncoder, fitting_name, nodes
-from llama_eagle.convert.source.generation import add_end_tokens
+from llama_eagle.convert.settings.generation import add_end_tokens
 from llama_eagle.convert.source.storage import read_text
 from llama_eagle.errors import ConfigError, ConversionError, EagleError
 

@@ -102,6 +102,8 @@ def read_config(data: dict[str, Any]) -> DraftConfig:
     eagle = raw.child("eagle_config")
     layer = raw.child("transformer_layer_config") or raw
     nested = eagle or Fields({})
+    if raw.texts("architectures") != [gemma4.EAGLE3]:  # whose sizes are there
+        layer.require("per_layer_config", {})
     scale = raw.number("logit_scale")
     if scale is not None and scale <= 0:
         raise ConfigError(f"{WHERE}: logit_scale is {scale}, expected a positive number")

@@ -62,6 +62,8 @@ class DFlashConfig(ModelConfig):
         self.kind = "DSpark" if has_markov else "DFlash2" if is_second else "DFlash"
         self._refuse_other_parts()
         self.require("attention_bias", False)
+        if self.architecture != gemma4.DSPARK:  # whose sizes are there
+            self.require("per_layer_config", {})
 
     def _refuse_other_parts(self) -> None:
         """Refuse projectors and Markov heads of other networks, by name."""

@@ -18,9 +18,10 @@ from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.pooling import pooling_type
 from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
 from llama_eagle.convert.rows import of_mlx
+from llama_eagle.convert.settings.generation import unstated_settings
+from llama_eagle.convert.settings.known_keys import check_keys
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.source.coded import Scheme
-from llama_eagle.convert.source.generation import unstated_settings
 from llama_eagle.convert.source.stated import checkpoint_scheme
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, computed, plan, stored_type
@@ -206,6 +207,7 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
     """Write one GGUF of a type that needs no quantizer. more: as in gguf_output()."""
     start = time.monotonic()
     conversion = find_conversion(checkpoint.config, checkpoint.source)
+    warnings = check_keys(checkpoint.config, checkpoint.source)
     model = _match(checkpoint, conversion, ModelConfig(checkpoint.config, checkpoint.source), options)
     _require_head(model)
     tokenizer = read_tokenizer(checkpoint, model.dims["vocab"], pre=options.pre, force=options.force_tokenizer)
@@ -236,7 +238,7 @@ def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: Target
             out.tensor(tensor.name, tensor.shape, tensor.load, stored_type(tensor.name, tensor.shape, outtype))
     report = _report(out, model, outtype, start)
     report.is_reranker = ranks
-    report.warnings += [*tokenizer.warnings, *unstated_settings(checkpoint)]
+    report.warnings += [*warnings, *tokenizer.warnings, *unstated_settings(checkpoint)]
     if options.mtp and not model.n_mtp and (key := declared_head(conversion, model.config)):
         report.warnings.append(
             f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (mlx-lm and fine-tunes "

@@ -78,10 +78,21 @@ def _blocks(config: ModelConfig) -> list[Block]:
     return blocks
 
 
+def _require_rotation(config: ModelConfig) -> None:
+    """Refuse another rotation of patches than libmtmd's, whose base is fixed."""
+    vision = config.root.child("vision_config")
+    if vision is None or (rope := vision.child("rope_parameters")) is None:
+        return
+    rope.require("rope_theta", 10000)
+    rope.require("rope_type", "axial", "default")
+    rope.require("partial_rotary_factor", 1)
+
+
 def _dims(config: ModelConfig) -> dict[str, int]:
     config.require("temporal_patch_size", 2)
     config.require("hidden_act", "gelu_pytorch_tanh", "gelu")
     config.require("in_channels", 3)
+    _require_rotation(config)
     embd, merge = config.need_integer("hidden_size"), config.need_integer("spatial_merge_size")
     text = config.root.child("text_config")
     out = config.need_integer("out_hidden_size")

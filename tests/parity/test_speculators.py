@@ -5,6 +5,8 @@ Needs the group `integrations`, and pip install --no-deps speculators==0.9.0 hs-
 
 from __future__ import annotations
 
+import copy
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from fixtures.eagle3_checkpoints import (
 from fixtures.targets import make_target
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.export import export_draft
+from llama_eagle.errors import EagleError
 from parity.eagle3_gguf import GGUFDraft
 from parity.test_train_export import Pair
 from safetensors.torch import load_file
@@ -192,3 +195,83 @@ def test_an_exported_gguf_loads_in_the_package(name: str, tmp_path: Path) -> Non
         logits, _, _ = draft.slot(int(tokens[0, position]), fused, position)
         expected = steps[0][position].numpy()
         assert np.abs(logits - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def _first_pass(model: torch.nn.Module, spec: DraftSpec) -> np.ndarray:
+    """Return the package's logits [N_SLOTS, D] of the first step."""
+    random = torch.Generator().manual_seed(11)
+    tokens = torch.randint(0, N_VOCAB, (N_SLOTS,), generator=random)
+    features = torch.randn(N_SLOTS, spec.n_aux * spec.target_hidden, generator=random)
+    steps: list[torch.Tensor] = []
+    model.lm_head.register_forward_hook(lambda module, args, out: steps.append(out[0]))
+    with torch.no_grad():
+        model(features[None], tokens[None], torch.zeros(1, N_SLOTS, dtype=torch.long), ttt_steps=1)
+    return steps[0].numpy()
+
+
+def _our_first_pass(file: Path, spec: DraftSpec) -> np.ndarray:
+    draft = GGUFDraft(file)
+    random = torch.Generator().manual_seed(11)
+    tokens = torch.randint(0, N_VOCAB, (N_SLOTS,), generator=random).tolist()
+    features = torch.randn(N_SLOTS, spec.n_aux * spec.target_hidden, generator=random).double().numpy()
+    return np.stack([draft.slot(tokens[i], draft.fuse(features[i]), i)[0] for i in range(N_SLOTS)])
+
+
+def _changes(config: dict[str, Any]) -> list[tuple[str, str, Any]]:
+    """Return (part, key, another value): of all numbers and flags that are stated, and of some that are not.
+
+    Partial rotations are left out: conversions follow vLLM there, with a warning.
+    """
+    found: list[tuple[str, str, Any]] = []
+    layer = config["transformer_layer_config"]
+    for part, values in (("", config), ("transformer_layer_config", layer)):
+        for key, value in values.items():
+            if isinstance(value, bool):
+                found.append((part, key, not value))
+            elif isinstance(value, (int, float)):
+                found += [(part, key, value * 2), (part, key, value + 1)]
+    rope = {"rope_type": "default", "rope_theta": 1e4}
+    more: dict[str, list[Any]] = {
+        "hidden_act": ["gelu", "relu"], "mlp_bias": [True], "attention_bias": [True], "model_type": ["qwen3", "qwen2"],
+        "per_layer_config": [{"0": {"rms_norm_eps": 0.1}}], "attention_dropout": [0.5], "head_dim": [16],
+        "rope_parameters": [
+            {**rope, "rope_theta": 1e6}, {**rope, "rope_type": "linear", "factor": 4.0}, {**rope, **LLAMA3},
+            {**rope, **YARN}, {**rope, "rope_type": "dynamic", "factor": 2.0},
+        ],
+    }  # fmt: skip
+    return found + [("transformer_layer_config", key, value) for key, values in more.items() for value in values]
+
+
+def test_each_key_alone(tmp_path: Path) -> None:
+    """The logits are those of the package with the changed key, or the conversion is refused."""
+    spec, folder = JUDGED["plain"], tmp_path / "draft"
+    build(spec, folder)
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+
+    original = json.loads((folder / "config.json").read_text())
+    target, outcomes = make_target_gguf(tmp_path / "t.gguf"), {"right": [], "refused": [], "wrong": []}
+    for part, key, value in _changes(original):
+        config = copy.deepcopy(original)
+        (config[part] if part else config)[key] = value
+        (folder / "config.json").write_text(json.dumps(config))
+        name = f"{part}.{key} = {value}"
+        try:
+            convert_draft(folder, target, tmp_path / "d.gguf", DraftOptions(outtype="f32"))
+        except EagleError:
+            outcomes["refused"].append(name)
+            continue
+        try:
+            stated = Eagle3SpeculatorConfig.from_pretrained(folder)
+            stated.transformer_layer_config._attn_implementation = "eager"
+            model = Eagle3DraftModel(stated).eval()
+            missing, _ = model.load_state_dict(draft_tensors(spec, seed=7), strict=False)
+            assert all(each.startswith("verifier_") for each in missing)
+        except Exception:  # a value that the package refuses, in many ways, or that needs other weights
+            outcomes["refused"].append(f"{name} (by speculators alone)")
+            continue
+        theirs, ours = _first_pass(model, spec), _our_first_pass(tmp_path / "d.gguf", spec)
+        error = np.abs(ours - theirs).max() / np.abs(theirs).max() if ours.shape == theirs.shape else np.inf
+        outcomes["right" if error < 1e-4 else "wrong"].append(f"{name} ({error:.2g})")
+    print(outcomes)
+    assert not outcomes["wrong"], "\n".join(outcomes["wrong"])
+    assert len(outcomes["right"]) > 10 and len(outcomes["refused"]) > 5, outcomes

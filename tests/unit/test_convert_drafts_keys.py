@@ -82,6 +82,13 @@ def test_arrays_of_numpy_keep_their_type(kind: str, tmp_path: Path) -> None:
     assert tensor.read().tolist() == [0, 1, 1]
 
 
+def test_layers_with_settings_of_their_own(tmp_path: Path) -> None:
+    """transformers 5.24 applies them."""
+    dry(tmp_path, {"per_layer_config": {}})
+    with pytest.raises(ConfigError, match="per_layer_config is"):
+        dry(tmp_path, {"per_layer_config": {"0": {"rms_norm_eps": 0.1}}})
+
+
 def test_the_case_of_the_type_is_nothing(tmp_path: Path) -> None:
     folder = make_draft(tmp_path / "draft", DraftSpec(ffn=72))
     target = make_target_gguf(tmp_path / "target.gguf")

@@ -203,7 +203,7 @@ def test_sampling_and_settings_without_a_key(text: Path) -> None:
 
 def test_every_attribute_of_transformers_has_a_place() -> None:
     """An attribute in neither list chooses tokens, and is named."""
-    from llama_eagle.convert.source.generation import _SAMPLING, _SILENT
+    from llama_eagle.convert.settings.generation import _SAMPLING, _SILENT
     from transformers import GenerationConfig
 
     named = set(vars(GenerationConfig())) - {*_SILENT.split(), *_SAMPLING}

@@ -1,0 +1,1 @@
+"""Settings of a folder other than weights: used, without effect, or named."""
