@@ -50,6 +50,9 @@ def _translated(repo: str, revision: str | None, error: Exception, command: str)
 
     causes = list(_causes(error))
     reason = _reason(causes)
+    no_file = getattr(
+        errors, "RemoteEntryNotFoundError", errors.EntryNotFoundError
+    )  # older clients have the second only
     known = {
         errors.HFValidationError: ConfigError(
             f"{repo}: neither a local file or folder nor the name of a repository (OWNER/NAME)"
@@ -62,17 +65,14 @@ def _translated(repo: str, revision: str | None, error: Exception, command: str)
             f"{repo}: neither a local folder nor a repository on the hub. If it is private, run `hf auth login` "
             f"({reason})"
         ),
-        errors.RemoteEntryNotFoundError: ConfigError(
-            f"{repo}: no such file on the hub. It may have changed ({reason})"
-        ),
+        no_file: ConfigError(f"{repo}: no such file on the hub. It may have changed ({reason})"),
     }
     for kind, translation in known.items():
-        if any(isinstance(cause, kind) for cause in causes):
+        if any(isinstance(cause, kind) and not isinstance(cause, errors.LocalEntryNotFoundError) for cause in causes):
             return translation
-    for cause in causes:
-        if isinstance(cause, errors.HfHubHTTPError):
-            advice = STATUS.get(cause.response.status_code, "the hub reports an error. Try again later")
-            return EnvironmentFailure(f"{repo}: {advice} ({reason}).")
+    if (answer := _http_error(causes)) is not None:
+        advice = STATUS.get(answer.response.status_code, "the hub reports an error. Try again later")
+        return EnvironmentFailure(f"{repo}: {advice} ({reason}).")
     return next(filter(None, (_of_disk(repo, cause) for cause in causes)), _unreachable(repo, reason, command))
 
 
@@ -85,14 +85,19 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _reason(causes: Sequence[BaseException]) -> str:
     """Return the hub's own words, or those of the innermost error of the connection, in one line."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    for cause in causes:
-        if isinstance(cause, HfHubHTTPError):
-            words = cause.server_message or cause.response.headers.get("X-Error-Message") or ""
-            return _line(f"HTTP status {cause.response.status_code}: {words}").removesuffix(":")
+    if (answer := _http_error(causes)) is not None:
+        words = answer.server_message or answer.response.headers.get("X-Error-Message") or ""
+        return _line(f"HTTP status {answer.response.status_code}: {words}").removesuffix(":")
     inner = next((cause for cause in reversed(causes) if isinstance(cause, OSError)), causes[-1])
     return _line(str(inner)) or type(inner).__name__
+
+
+def _http_error(causes: Sequence[BaseException]) -> Any:
+    """Return the first error with an answer of the hub; None without one."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    errors = (cause for cause in causes if isinstance(cause, HfHubHTTPError))
+    return next((error for error in errors if getattr(error, "response", None) is not None), None)
 
 
 def _line(text: str) -> str:

@@ -317,7 +317,8 @@ def test_remove(user: User) -> None:
     assert [each["name"] for each in removed] == [f"{MISSING}:f16", "me/m-GGUF:Q8_0"]
     assert not list((user.folder / "hf/hub/models--me--m-GGUF/blobs").iterdir())
     assert [model["name"] for model in user("list", "--json").json["models"]] == [f"{MISSING}:f32"]
-    assert _on_terminal(user, "n", "remove", MISSING)[0] == 1
+    code, screen = _on_terminal(user, "n", "remove", MISSING)
+    assert code == 0 and "nothing was removed" in screen and user("inspect", MISSING).code == 0
     code, screen = _on_terminal(user, "y", "remove", MISSING)
     assert code == 0 and "Remove it? [y/N]" in screen
     assert user("list").stdout == "no models. llama-eagle pull OWNER/NAME fetches one\n"

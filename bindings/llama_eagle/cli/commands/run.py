@@ -195,8 +195,8 @@ def remove(
     for model in found.values():
         console.note(f"{model.name}: {console.size(model.n_bytes)}")
     if not yes and not _agrees(len(found)):
+        found.clear()
         console.note("nothing was removed")
-        raise typer.Exit(1)
     for model in found.values():
         store.remove(model)
     if json:
