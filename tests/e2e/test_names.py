@@ -173,6 +173,7 @@ def test_a_file_and_a_missing_path_ask_no_hub(user: User) -> None:
         assert_one_line_error(user("generate", "-m", path, *words), 3, "no such file. Give the path of a .gguf file.")
         assert "Model path does not exist" in user.python("constructor", path)["error"]
     assert_one_line_error(user("generate", "-m", "nothing", *words), 2, "neither a file, a folder nor a hub id")
+    assert_one_line_error(user("generate", "-m", "", *words), 2, "the model's name is empty")
     assert user.requests.asked == before
 
 

@@ -47,6 +47,8 @@ def prepare(
     errors of the hub and of the converter.
     """
     text = os.fspath(model)
+    if not text:
+        raise UsageError("the model's name is empty. Give a file, a folder or a hub id (OWNER/NAME).")
     path, wanted = _existing(text, outtype)
     is_file = path is not None and not _is_folder(path)
     if path is not None:
@@ -70,8 +72,8 @@ def is_name(model: str | os.PathLike[str]) -> bool:
     A `Path` without a folder is none.
     """
     text = os.fspath(model)
-    path, _ = _existing(text, None)
-    if path is not None or not isinstance(model, str):
+    path, _ = _existing(text, None) if text else (None, None)
+    if not text or path is not None or not isinstance(model, str):
         return path is not None and _is_folder(path)
     return _hub_id(text) is not None or _kept_by_name(text, None) is not None
 
