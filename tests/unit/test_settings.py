@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from llama_eagle import console
 from llama_eagle.bench import prompts as bench_prompts
-from llama_eagle.cli import options, run, store
+from llama_eagle.cli import options, run
 from llama_eagle.cli.app import command
 from llama_eagle.cli.commands import bench, convert, generate
 from llama_eagle.cli.commands.serve import require_free
@@ -33,6 +33,7 @@ from llama_eagle.serving import prompts as serving_prompts
 from llama_eagle.serving.extra_args import refuse_unchecked
 from llama_eagle.serving.options import ServerOptions, from_config
 from llama_eagle.sessions.options import ContextOptions
+from llama_eagle.store import kept
 from llama_eagle.train.data.documents import read_documents
 
 BASE = ServerOptions(model=Path(), drafting=DraftingOptions(), context=ContextOptions())
@@ -48,7 +49,7 @@ def test_a_sound_configuration() -> None:
 def test_a_file_of_llama_cpp_pythons_server(capsys: pytest.CaptureFixture[str]) -> None:
     """The keys of its model count; those that have no effect here are named."""
     settings = {"port": 9, "ssl_keyfile": "k", "models": [{**MODEL, "n_ctx": 64, "n_batch": 9}]}
-    assert from_config(Path("c.json"), settings, BASE) == replace(BASE, model=Path("m.gguf"), port=9, n_ctx=64)
+    assert from_config(Path("c.json"), settings, BASE) == replace(BASE, model="m.gguf", port=9, n_ctx=64)
     assert "c.json: keys that have no effect here: n_batch, ssl_keyfile." in capsys.readouterr().err
 
 
@@ -349,18 +350,17 @@ def test_options_that_would_be_ignored_or_wrap_around(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"source": 5, "outtype": "q8_0"}', '{"source": "x"}', "\xff"])
-def test_a_damaged_entry_of_the_store(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_entry_of_the_store(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are listed, and it can be removed by the name of its folder."""
-    monkeypatch.setattr(store, "models_dir", lambda: tmp_path)
+    monkeypatch.setattr(kept, "models_dir", lambda: tmp_path)
     for name, content in (("good", '{"source": "a/b", "outtype": "q8_0"}'), ("other", text)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / store.MADE_OF).write_text(content, "latin-1")
-    assert [entry.made_of for entry in store.entries()] == ["a/b", "other"]
-    assert f"other/{store.MADE_OF}" in capsys.readouterr().err
-    assert [entry.made_of for entry in store.clear("other")] == ["other"]
-    assert [entry.made_of for entry in store.entries()] == ["a/b"]
+        (tmp_path / name / kept.MADE_OF).write_text(content, "latin-1")
+    good, other = kept.entries()
+    assert (good.made_of, good.problem, other.made_of) == ("a/b", "", "other")
+    assert f"other/{kept.MADE_OF}" in other.problem
+    assert [entry.made_of for entry in kept.clear("other")] == ["other"]
+    assert [entry.made_of for entry in kept.entries()] == ["a/b"]
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:x"}}
