@@ -16,7 +16,8 @@ from llama_eagle.files import cache_dir
 DRAFT_TYPE = "q4_k_m"  # of converted drafts, unless the user chooses another: docs/quantization.md
 EAGLE3, DFLASH, DFLASH2, DSPARK = "EAGLE-3", "DFlash", "DFlash2", "DSpark"
 TOKENS_PER_ROUND = 3  # a chain is read once for each of them, a block once for all
-USUAL_SIZE = 0.5  # of a draft with one layer and a small vocabulary
+USUAL_SIZE = {EAGLE3: 0.5}  # of a draft with one layer and a small vocabulary
+LARGE_SIZE = 2.0  # of the other kinds, which have about five layers
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class KnownPair:
     @property
     def cost(self) -> float:
         """Billions of parameters that a round of TOKENS_PER_ROUND drafted tokens reads."""
-        return (self.size or USUAL_SIZE) * (TOKENS_PER_ROUND if self.kind == EAGLE3 else 1)
+        return (self.size or USUAL_SIZE.get(self.kind, LARGE_SIZE)) * (TOKENS_PER_ROUND if self.kind == EAGLE3 else 1)
 
 
 LLAMA_31, LLAMA_33 = (f"Llama {version} Community License" for version in ("3.1", "3.3"))
@@ -50,6 +51,8 @@ LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.3-
 R1_LLAMA = "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"
 GPT_20B, GPT_120B = "openai/gpt-oss-20b", "openai/gpt-oss-120b"
 GEMMA_12B = "google/gemma-4-12B-it"
+QWEN_36_MOE, NEMOTRON = "Qwen/Qwen3.6-35B-A3B", "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16"
+PAGE = "see its page"
 GEMMA_26B, GEMMA_31B = "google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it"
 
 PAIRS = (
@@ -57,14 +60,18 @@ PAIRS = (
     KnownPair("Qwen/Qwen3-4B", "AngelSlim/Qwen3-4B_eagle3", "AngelSlim"),
     KnownPair("Qwen/Qwen3-4B", "deepseek-ai/eagle3_qwen3_4b_ttt7", "DeepSpec"),
     KnownPair("Qwen/Qwen3-4B", "z-lab/Qwen3-4B-DFlash-b16", "z-lab", 0.5, DFLASH),
+    KnownPair("Qwen/Qwen3-4B", "deepseek-ai/dspark_qwen3_4b_block7", "DeepSpec", kind=DSPARK),
     KnownPair("Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", "AngelSlim"),
     KnownPair("Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.eagle3", "speculators"),
     KnownPair("Qwen/Qwen3-8B", "Tengyunw/qwen3_8b_eagle3", "SafeAILab"),
     KnownPair("Qwen/Qwen3-8B", "deepseek-ai/eagle3_qwen3_8b_ttt7", "DeepSpec"),
     KnownPair("Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", "z-lab", 1.0, DFLASH),
+    KnownPair("Qwen/Qwen3-8B", "deepseek-ai/dspark_qwen3_8b_block7", "DeepSpec", kind=DSPARK),
+    KnownPair("Qwen/Qwen3-8B", "mgoin/Qwen3-8B-speculator.dspark", "speculators", kind=DSPARK),
     KnownPair("Qwen/Qwen3-14B", "AngelSlim/Qwen3-14B_eagle3", "AngelSlim"),
     KnownPair("Qwen/Qwen3-14B", "RedHatAI/Qwen3-14B-speculator.eagle3", "speculators"),
     KnownPair("Qwen/Qwen3-14B", "deepseek-ai/eagle3_qwen3_14b_ttt7", "DeepSpec", 2.0),
+    KnownPair("Qwen/Qwen3-14B", "deepseek-ai/dspark_qwen3_14b_block7", "DeepSpec", kind=DSPARK),
     KnownPair("Qwen/Qwen3-32B", "AngelSlim/Qwen3-32B_eagle3", "AngelSlim"),
     KnownPair("Qwen/Qwen3-32B", "RedHatAI/Qwen3-32B-speculator.eagle3", "speculators"),
     KnownPair(QWEN_30B, "AngelSlim/Qwen3-a3B_eagle3", "AngelSlim"),
@@ -88,12 +95,12 @@ PAIRS = (
     KnownPair(GPT_20B, "z-lab/gpt-oss-20b-DFlash", "z-lab", 0.8, DFLASH),
     KnownPair(GPT_120B, "RedHatAI/gpt-oss-120b-speculator.eagle3", "speculators"),
     KnownPair(GPT_120B, "z-lab/gpt-oss-120b-DFlash", "z-lab", 0.8, DFLASH),
-    KnownPair(GEMMA_12B, "deepseek-ai/eagle3_gemma4_12b_ttt7", "DeepSpec", licence="see its page"),
-    KnownPair(GEMMA_12B, "deepseek-ai/dspark_gemma4_12b_block7", "DeepSpec", 3.4, DSPARK, licence="see its page"),
-    KnownPair(GEMMA_12B, "BCCard/MoAI-gemma-4-12B-it-speculator.eagle3", "speculators", licence="see its page"),
-    KnownPair(GEMMA_26B, "RedHatAI/gemma-4-26B-A4B-it-speculator.eagle3", "speculators", licence="see its page"),
-    KnownPair(GEMMA_31B, "RedHatAI/gemma-4-31B-it-speculator.eagle3", "speculators", 2.0, licence="see its page"),
-    KnownPair(GEMMA_31B, "z-lab/gemma-4-31B-it-DFlash", "z-lab", 2.0, DFLASH, licence="see its page"),
+    KnownPair(GEMMA_12B, "deepseek-ai/eagle3_gemma4_12b_ttt7", "DeepSpec", licence=PAGE),
+    KnownPair(GEMMA_12B, "deepseek-ai/dspark_gemma4_12b_block7", "DeepSpec", 3.4, DSPARK, licence=PAGE),
+    KnownPair(GEMMA_12B, "BCCard/MoAI-gemma-4-12B-it-speculator.eagle3", "speculators", licence=PAGE),
+    KnownPair(GEMMA_26B, "RedHatAI/gemma-4-26B-A4B-it-speculator.eagle3", "speculators", licence=PAGE),
+    KnownPair(GEMMA_31B, "RedHatAI/gemma-4-31B-it-speculator.eagle3", "speculators", 2.0, licence=PAGE),
+    KnownPair(GEMMA_31B, "z-lab/gemma-4-31B-it-DFlash", "z-lab", 2.0, DFLASH, licence=PAGE),
     KnownPair("Qwen/Qwen3.5-4B", "z-lab/Qwen3.5-4B-DFlash", "z-lab", 0.5, DFLASH),
     KnownPair("Qwen/Qwen3.5-9B", "BLR2/Qwen3.5-9B-Eagle3-ShareGPT", "unknown"),
     KnownPair("Qwen/Qwen3.5-9B", "z-lab/Qwen3.5-9B-DFlash", "z-lab", 1.0, DFLASH),
@@ -102,14 +109,25 @@ PAIRS = (
     KnownPair("Qwen/Qwen3.5-35B-A3B", "z-lab/Qwen3.5-35B-A3B-DFlash", "z-lab", 0.5, DFLASH),
     KnownPair("Qwen/Qwen3.5-397B-A17B", "AQ-MedAI/Qwen3.5-397B-A17B-eagle3", "unknown"),
     KnownPair("Qwen/Qwen3.5-397B-A17B", "z-lab/Qwen3.5-397B-A17B-DFlash", "z-lab", kind=DFLASH),
-    KnownPair("Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/compressed", "unknown", 0.6, licence="see its page"),
-    KnownPair("Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/full", "unknown", 1.6, licence="see its page"),
-    KnownPair("Qwen/Qwen3.6-27B", "z-lab/Qwen3.6-27B-DFlash", "z-lab", 2.0, DFLASH, licence="see its page"),
-    KnownPair("Qwen/Qwen3.6-35B-A3B", "z-lab/Qwen3.6-35B-A3B-DFlash", "z-lab", 0.4, DFLASH, licence="see its page"),
-    KnownPair("Qwen/Qwen3.8-27B", "z-lab/Qwen3.8-27B-DFlash2", "z-lab", 2.0, DFLASH2, licence="see its page"),
+    KnownPair("Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/compressed", "unknown", 0.6, licence=PAGE),
+    KnownPair("Qwen/Qwen3.6-27B", "Ex0bit/Qwen3.6-27B-PRISM-EAGLE3/full", "unknown", 1.6, licence=PAGE),
+    KnownPair("Qwen/Qwen3.6-27B", "z-lab/Qwen3.6-27B-DFlash", "z-lab", 2.0, DFLASH, licence=PAGE),
+    KnownPair(QWEN_36_MOE, "z-lab/Qwen3.6-35B-A3B-DFlash", "z-lab", 0.4, DFLASH, licence=PAGE),
+    KnownPair(QWEN_36_MOE, "RedHatAI/Qwen3.6-35B-A3B-speculator.dspark", "speculators", kind=DSPARK, licence=PAGE),
+    KnownPair("Qwen/Qwen3.8-27B", "z-lab/Qwen3.8-27B-DFlash2", "z-lab", 2.0, DFLASH2, licence=PAGE),
+    KnownPair("Qwen/Qwen3.8-27B", "RedHatAI/Qwen3.8-27B-speculator.dspark", "speculators", 2.2, DSPARK, PAGE),
+    KnownPair("Qwen/Qwen3.8-27B", "RadixArk/Qwen3.8-27B-DSpark", "SpecForge", 1.6, DSPARK, PAGE),
     KnownPair(QWEN_NEXT, "lmsys/SGLang-EAGLE3-Qwen3-Next-80B-A3B-Instruct-FP8-perfect-blend-regenerated", "SpecForge"),
     KnownPair(CODER_NEXT, "thoughtworks/Qwen3-Coder-Next-Eagle3", "unknown"),
     KnownPair(CODER_NEXT, "z-lab/Qwen3-Coder-Next-DFlash", "z-lab", 0.5, DFLASH),
+    KnownPair("meta-models/Muse-Glimmer-30B", "z-lab/Muse-Glimmer-30B-DFlash2", "z-lab", 2.8, DFLASH2, PAGE),
+    KnownPair("meta-models/Muse-Glimmer-30B", "DaoCloud/Muse-Glimmer-30B-DSpark", "unknown", None, DSPARK, PAGE),
+    KnownPair("LiquidAI/LFM2.5-1.2B-Instruct", "LiquidAI/LFM2.5-1.2B-Instruct-DSpark", "LiquidAI", 0.3, DSPARK, PAGE),
+    KnownPair("LiquidAI/LFM2.5-2.6B", "LiquidAI/LFM2.5-2.6B-DSpark", "LiquidAI", 0.3, DSPARK, PAGE),
+    KnownPair("LiquidAI/LFM2.5-8B-A1B", "LiquidAI/LFM2.5-8B-A1B-DSpark", "LiquidAI", 0.3, DSPARK, PAGE),
+    KnownPair("LiquidAI/LFM2.5-VL-3B", "LiquidAI/LFM2.5-VL-3B-DSpark", "LiquidAI", 0.3, DSPARK, PAGE),
+    KnownPair("Nanbeige/Nanbeige4.2-3B", "Nanbeige/Nanbeige4.2-3B-DSpark", "SpecForge", 0.8, DSPARK, PAGE),
+    KnownPair(NEMOTRON, f"{NEMOTRON.removesuffix('-BF16')}-DSpark-NVFP4", "unknown", None, DSPARK, PAGE),
 )
 
 
