@@ -116,7 +116,7 @@ PAIRS = (
     KnownPair(QWEN_36_MOE, "RedHatAI/Qwen3.6-35B-A3B-speculator.dspark", "speculators", kind=DSPARK, licence=PAGE),
     KnownPair("Qwen/Qwen3.8-27B", "z-lab/Qwen3.8-27B-DFlash2", "z-lab", 2.0, DFLASH2, licence=PAGE),
     KnownPair("Qwen/Qwen3.8-27B", "RedHatAI/Qwen3.8-27B-speculator.dspark", "speculators", 2.2, DSPARK, PAGE),
-    KnownPair("Qwen/Qwen3.8-27B", "RadixArk/Qwen3.8-27B-DSpark", "SpecForge", 1.6, DSPARK, PAGE),
+    KnownPair("Qwen/Qwen3.8-27B", "RadixArk/Qwen3.8-27B-DSpark", "SpecForge", None, DSPARK, PAGE),
     KnownPair(QWEN_NEXT, "lmsys/SGLang-EAGLE3-Qwen3-Next-80B-A3B-Instruct-FP8-perfect-blend-regenerated", "SpecForge"),
     KnownPair(CODER_NEXT, "thoughtworks/Qwen3-Coder-Next-Eagle3", "unknown"),
     KnownPair(CODER_NEXT, "z-lab/Qwen3-Coder-Next-DFlash", "z-lab", 0.5, DFLASH),
