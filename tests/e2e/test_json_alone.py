@@ -35,7 +35,7 @@ ARGUMENTS = {
 
 
 # Run by another test, in whose file the result is read with `Outcome.json`: they take long.
-ELSEWHERE = {"demo": "test_demo.py", "train": "test_train.py", "imatrix": "test_imatrix.py"}
+ELSEWHERE = {"demo": "test_demo.py", "train": "test_train.py", "imatrix": "test_imatrix.py", "remove": "test_names.py"}
 COMMAND_ARGUMENTS = {
     "answer": ("PROMPTS", "-m", "TARGET", "-o", "OUT.jsonl", "-c", "64", "-n", "2", "--raw"),
     "bench": ("--synthetic", "tiny", "--n-draft", "2", "-n", "8", "--repetitions", "1", "--prompts", "8", "-t", "1"),
@@ -46,7 +46,9 @@ COMMAND_ARGUMENTS = {
     "generate": ("-m", "TARGET", "-d", "DRAFT", "-p", "abc", "-n", "4", "-t", "1"),
     "export": ("EAGLE3", "--target", "EAGLE3_TARGET", "--to", "vllm", "-o", "OUT"),
     "inspect": ("TARGET",),
+    "list": (),
     "pairs": (),
+    "pull": ("TARGET",),
     "quantize": ("TARGET", "OUT.gguf", "q8_0"),
 }
 
