@@ -23,7 +23,7 @@ typedef struct eagle_drafts eagle_drafts;
 LLAMA_API bool eagle_drafts_supports(const struct llama_model * model);
 
 // Creates drafts for the sequences 0 .. n_seq - 1. model_dft and params as in eagle_session_new; n_draft_max must be
-// valid but has no effect. Memory for a sequence is allocated at its first token.
+// valid and limits the drafts of a small model alone. Memory for a sequence is allocated at its first token.
 LLAMA_API int32_t eagle_drafts_new(struct llama_context * ctx_tgt, const struct llama_model * model_dft,
                                    const struct eagle_session_params * params, int32_t n_seq, eagle_drafts ** out);
 LLAMA_API void eagle_drafts_free(eagle_drafts * drafts);

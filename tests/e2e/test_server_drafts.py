@@ -186,6 +186,20 @@ def test_a_saved_slot_keeps_its_draft(demo: tuple[Served, Path]) -> None:
     assert ask(server, 1, [*text, 9, 10, 11])["tokens"] == straight["tokens"]
 
 
+def test_a_prompt_from_the_cache_in_memory_keeps_its_draft(eagle3: list[object]) -> None:
+    """With one slot, a second conversation evicts the first, which returns with the draft that it had."""
+    found = []
+    for others in ([], [[5, 6, 7] * 30, [8, 9] * 20]):
+        with serve(*eagle3, "--n-draft", 4, "--parallel", 1, *CONTEXT) as server:
+            text = random.Random(1).choices(range(40, 300), k=200)
+            text += server.complete(text, 24, temperature=0, ignore_eos=True)["tokens"]
+            for other in others:
+                server.complete(other, 8)
+            timings = server.complete([*text, 9, 10, 11], 96, temperature=0, ignore_eos=True)["timings"]
+        found.append([timings[name] for name in ("prompt_n", "draft_n", "draft_n_accepted")])
+    assert found[0] == found[1]
+
+
 def test_several_answers_to_one_question(demo: tuple[Served, Path]) -> None:
     """Each drafts as it would alone: the draft's memory is copied with the target's."""
     server, _ = demo

@@ -27,6 +27,12 @@ inline int64_t eagle_checkpoint_step(int64_t n_prompt, int64_t n_ubatch, int64_t
     return (step + n_ubatch - 1) / n_ubatch * n_ubatch;
 }
 
+// Returns true if a checkpoint of the slot's prompt is made after its first n_tokens tokens.
+template <typename Slot>
+bool eagle_is_step(const Slot & slot, int64_t n_tokens, int64_t n_ubatch, const common_params & params) {
+    return n_tokens % eagle_checkpoint_step(slot.task->n_tokens(), n_ubatch, params.n_ctx_checkpoints) == 0;
+}
+
 // Returns the checkpoint with the smallest distance between its neighbours; the first of up to two.
 inline std::list<common_prompt_checkpoint>::iterator eagle_least_useful(std::list<common_prompt_checkpoint> & all) {
     auto found = all.begin();

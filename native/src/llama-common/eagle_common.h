@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <list>
 
 #include "common.h"
 #include "eagle_drafts.h"
@@ -61,6 +62,13 @@ Metrics eagle_with_drafters(Metrics metrics, const common_speculative * spec) {
 
 // Copies the draft's state of slot `from` to slot `to`.
 void eagle_copy_slot(common_speculative * spec, llama_seq_id from, llama_seq_id to, llama_context * ctx);
+
+// Keep the draft's state with a prompt in the server's cache in memory, as its last checkpoint without data of the
+// target, and load it into the slot to which that prompt returns.
+void eagle_keep_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
+                      std::list<common_prompt_checkpoint> & checkpoints);
+void eagle_return_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
+                        std::list<common_prompt_checkpoint> & checkpoints);
 
 // Save and load the draft's part of a slot. If it cannot be loaded, the draft restarts and the slot remains valid.
 void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);

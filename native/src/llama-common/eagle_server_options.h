@@ -25,12 +25,12 @@ inline int32_t eagle_parse_count(const std::string & text) {
 inline std::vector<common_arg> eagle_server_options() {
     std::vector<common_arg> options;
     options.emplace_back(std::initializer_list<const char *>{"--eagle-draft-ctx"}, "N",
-                         "context size of an EAGLE-3 draft or MTP head in tokens (default: 0, same as a slot's)",
+                         "context size of the draft in tokens (default: 0, same as a slot's)",
                          [](common_params & params, const std::string & value) {
                              params.speculative.draft.eagle_n_ctx = eagle_parse_count(value);
                          });
     options.emplace_back(std::initializer_list<const char *>{"--eagle-draft-vocab"}, "N",
-                         "vocabulary rows that an MTP head reads for each drafted token (default: 0, all)",
+                         "vocabulary rows that a draft's head reads for each drafted token (default: 0, all)",
                          [](common_params & params, const std::string & value) {
                              params.speculative.draft.eagle_n_vocab = eagle_parse_count(value);
                          });

@@ -86,6 +86,27 @@ void eagle_copy_slot(common_speculative * spec, llama_seq_id from, llama_seq_id 
     }
 }
 
+void eagle_keep_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
+                      std::list<common_prompt_checkpoint> & checkpoints) {
+    auto * impl = eagle_impl_of(spec);
+    const std::vector<char> data = impl ? impl->save(seq, eagle_end(ctx, seq)) : std::vector<char>();
+    if (!data.empty()) {
+        common_prompt_checkpoint & kept = checkpoints.emplace_back();
+        kept.clear();
+        kept.data_spec.assign(data.begin(), data.end());
+    }
+}
+
+void eagle_return_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
+                        std::list<common_prompt_checkpoint> & checkpoints) {
+    auto * impl = eagle_impl_of(spec);
+    if (impl && !checkpoints.empty() && checkpoints.back().empty()) {
+        const auto & data = checkpoints.back().data_spec;
+        impl->load(seq, eagle_end(ctx, seq), {data.begin(), data.end()});
+        checkpoints.pop_back();
+    }
+}
+
 void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path) {
     auto * impl = eagle_impl_of(spec);
     const std::vector<char> data = impl ? impl->save(seq, eagle_end(ctx, seq)) : std::vector<char>();

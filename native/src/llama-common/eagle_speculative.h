@@ -237,7 +237,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         p.path_tgt = params.draft.eagle_path_tgt.c_str();
         p.path_dft = params.draft.mparams.path.empty() ? p.path_tgt : params.draft.mparams.path.c_str();
         p.n_ctx_draft = params.draft.eagle_n_ctx;
-        p.n_vocab_draft = type == COMMON_SPECULATIVE_TYPE_DRAFT_MTP ? params.draft.eagle_n_vocab : 0;
+        p.n_vocab_draft = params.draft.eagle_n_vocab;
         const std::vector<llama_token> base_ids =
             p.n_vocab_draft > 0 ? eagle_base_ids(p.path_dft) : std::vector<llama_token>();
         p.n_base_ids = (int32_t) base_ids.size();

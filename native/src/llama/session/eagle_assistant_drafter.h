@@ -26,7 +26,7 @@ class AssistantSequence : public Sequence {
                       llama_pos end) override;
     void append_unread(int32_t n) override;
     void truncate(int32_t n_past) override;
-    void show_from(int32_t) override {}  // the memory is the target's
+    void set_text(const llama_token *, int32_t, int32_t) override {}  // the memory is the target's
     int32_t room() const override { return state() ? INT32_MAX : 0; }
     void note_used_tokens(const llama_token * ids, int32_t n) override { model_.note_used_tokens(ids, n); }
 

@@ -192,15 +192,15 @@ void DraftSet::set_text(llama_seq_id seq, const llama_token * tokens, int32_t n)
     if (!s.rows) {
         return;
     }
-    int32_t first = s.rows->n_past();
+    int32_t first = s.rows->n_past(), n_left = n;
     s.text.resize(first, UNKNOWN);  // after a failed append or load it ends earlier
     for (; first > 0; first--) {
         const llama_token seen = s.text[first - 1];
-        if (seen != IMAGE && (n == 0 || seen != tokens[--n])) {
+        if (seen != IMAGE && (n_left == 0 || seen != tokens[--n_left])) {
             break;
         }
     }
-    s.rows->show_from(first);
+    s.rows->set_text(tokens, n, first);
 }
 
 // Returns the requests whose sequences have pending rows and room, and limits their n_max to that room.

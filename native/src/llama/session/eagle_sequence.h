@@ -74,8 +74,12 @@ class Sequence {
     // Keeps the first n_past rows.
     virtual void truncate(int32_t n_past);
 
-    // The draft attends to the rows from `first` on, and ignores those before.
-    virtual void show_from(int32_t first) { draft().first_slot = first == 0 ? 0 : slot_of(first); }
+    // Reports that the rows are of tokens[n], with images between them. The draft has evaluated those from `first` on,
+    // and ignores its rows of other texts.
+    virtual void set_text(const llama_token * tokens, int32_t n, int32_t first) {
+        (void) tokens, (void) n;
+        draft().first_slot = first == 0 ? 0 : slot_of(first);
+    }
 
     // Longest draft; 0 if no row is pending. INT32_MAX if there is no limit, as without a draft model.
     virtual int32_t room() const;

@@ -12,11 +12,10 @@ namespace {
 
 // Header of a saved state. The state of the rows' positions follows, then the text, and the model's memory.
 struct SmallHeader {
-    static constexpr uint32_t MAGIC = 0x45473353;
+    static constexpr uint32_t MAGIC = 0x45473354;
 
     uint32_t magic = MAGIC;
     int32_t n_rows = 0;
-    int32_t start = 0;
     int32_t n_memory = 0;     // tokens in the model's memory
     int64_t n_positions = 0;  // bytes
 
@@ -49,7 +48,7 @@ void SmallSequence::append(const llama_token * tokens, int32_t n) {
     Sequence::append(tokens, n);
     rows_.insert(rows_.end(), tokens, tokens + n);
     model_.note_used_tokens(tokens, n);
-    const auto & known = text(0);
+    const auto & known = text();
     if (model_.n_missing(seq_, known) > MAX_PENDING) {
         model_.evaluate(seq_, known);
     }
@@ -71,21 +70,25 @@ void SmallSequence::truncate(int32_t n_past) {
     rows_.resize(n_past);
 }
 
-void SmallSequence::show_from(int32_t first) {
-    std::fill_n(rows_.begin(), first, UNKNOWN);
+// The tokens are all that the model needs of rows that it has not seen. Of a text with images it knows the end.
+void SmallSequence::set_text(const llama_token * tokens, int32_t n, int32_t first) {
+    if (n == n_past()) {
+        rows_.assign(tokens, tokens + n);
+    } else {
+        std::fill_n(rows_.begin(), first, UNKNOWN);
+    }
 }
 
-const std::vector<llama_token> & SmallSequence::text(int32_t n_more) const {
+// The start depends on the length alone, and moves by half of the context: the model evaluates what follows it again.
+const std::vector<llama_token> & SmallSequence::text() const {
     text_.clear();
     std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(text_),
                  [&](llama_token id) { return model_.knows(id); });
-    const size_t n_ctx = (size_t) model_.n_ctx();
-    start_ = start_ < text_.size() ? start_ : 0;
-    if (text_.size() - start_ + n_more > n_ctx) {
-        start_ = text_.size() - n_ctx / 2;  // rarely, because the model evaluates these tokens again
+    const size_t n_ctx = (size_t) model_.n_ctx(), step = std::max<size_t>(1, n_ctx / 2);
+    if (text_.size() > n_ctx) {
+        text_.erase(text_.begin(), text_.begin() + (text_.size() - n_ctx + step - 1) / step * step);
         model_.note_sliding();
     }
-    text_.erase(text_.begin(), text_.begin() + start_);
     return text_;
 }
 
@@ -94,17 +97,16 @@ int64_t SmallSequence::own_size() const {
 }
 
 int64_t SmallSequence::state_size() const {
-    const int64_t memory = model_.state_size(seq_, text(0));
+    const int64_t memory = model_.state_size(seq_, text());
     const int64_t n_tokens = (int64_t) (rows_.size() + model_.tokens(seq_).size());
     return own_size() + n_tokens * (int64_t) sizeof(llama_token) + memory;
 }
 
 void SmallSequence::save_state(char * data) const {
-    const int64_t memory = model_.state_size(seq_, text(0));
+    const int64_t memory = model_.state_size(seq_, text());
     const auto & tokens = model_.tokens(seq_);
     SmallHeader header;
     header.n_rows = (int32_t) rows_.size();
-    header.start = (int32_t) start_;
     header.n_memory = (int32_t) tokens.size();
     header.n_positions = Sequence::state_size();
     write(&header, data, sizeof header);
@@ -123,7 +125,7 @@ void SmallSequence::load_state(const char * data, int64_t size, int32_t n_past) 
     std::memcpy(&header, data, std::min<int64_t>(size, sizeof header));
     const bool is_ours = size >= (int64_t) sizeof header && header.magic == SmallHeader::MAGIC &&
                          header.n_rows == n_past && header.n_memory >= 0 && header.n_memory <= model_.n_ctx() &&
-                         header.start >= 0 && header.n_positions >= 0 &&
+                         header.n_positions >= 0 &&
                          header.n_positions <= size - (int64_t) sizeof header - header.token_bytes();
     if (!is_ours) {
         throw Error(EAGLE_ERR_INCOMPATIBLE, format("not the state of a session with this draft and %d tokens", n_past));
@@ -136,7 +138,6 @@ void SmallSequence::load_state(const char * data, int64_t size, int32_t n_past) 
     rows_.resize(header.n_rows);
     read(rows_.data(), data, (int64_t) (rows_.size() * sizeof(llama_token)));
     read(tokens.data(), data, (int64_t) (tokens.size() * sizeof(llama_token)));
-    start_ = (size_t) header.start;
     if (!model_.load_state(seq_, data, end - data, tokens)) {
         skip_to(n_past);
         throw Error(EAGLE_ERR_INCOMPATIBLE, "the saved memory is not of this draft");
@@ -160,7 +161,7 @@ void SmallDrafter::draft(std::vector<DraftTask> & tasks, int32_t n_steps, float 
     }
     std::vector<SmallModel::Part> parts;
     for (const auto & [seq, task] : by_seq) {
-        std::vector<llama_token> text = static_cast<const SmallSequence &>(task->rows).text(n_steps);
+        std::vector<llama_token> text = static_cast<const SmallSequence &>(task->rows).text();
         text.push_back(task->id_last);
         parts.push_back({seq, std::move(text), {task->ids, task->probs}});
     }

@@ -22,16 +22,16 @@ class SmallSequence : public Sequence {
                       llama_pos end) override;
     void append_unread(int32_t n) override;
     void truncate(int32_t n_past) override;
-    void show_from(int32_t first) override;
-    int32_t room() const override { return model_.n_ctx() / 2; }
+    void set_text(const llama_token * tokens, int32_t n, int32_t first) override;
+    int32_t room() const override { return model_.n_draft_max(); }
     void note_used_tokens(const llama_token * ids, int32_t n) override { model_.note_used_tokens(ids, n); }
 
     int64_t state_size() const override;
     void save_state(char * data) const override;
     void load_state(const char * data, int64_t size, int32_t n_past) override;
 
-    // Returns the text that the model reads for drafts of n_more tokens: its last tokens that fit.
-    const std::vector<llama_token> & text(int32_t n_more) const;
+    // Returns the text that the model reads: its last tokens that fit.
+    const std::vector<llama_token> & text() const;
 
   private:
     static constexpr llama_token UNKNOWN = -1;  // a row of an image, or one that another session has evaluated
@@ -39,7 +39,6 @@ class SmallSequence : public Sequence {
     SmallModel & model_;
     int32_t seq_;
     std::vector<llama_token> rows_;  // by row
-    mutable size_t start_ = 0;       // first of the known tokens that the model reads
     mutable std::vector<llama_token> text_;
 
     int64_t own_size() const;

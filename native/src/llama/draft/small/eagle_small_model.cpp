@@ -48,22 +48,22 @@ SmallModel::SmallModel(const llama_model & draft, const llama_context & target, 
                        int32_t n_seq, int32_t n_draft_max)
     : StepModel(require_fit(draft, target.get_model()), smaller(draft.vocab, target.get_model().vocab), params),
       n_ctx_((int32_t) std::min<int64_t>(params.n_ctx, draft.hparams.n_ctx_train)),
+      n_draft_max_(n_draft_max),
       n_known_((int32_t) draft.vocab.n_tokens()),
       recurrent_(llama_model_is_recurrent(&draft) || llama_model_is_hybrid(&draft)),
       memory_(n_seq) {
-    make_context(target, params, n_seq, n_draft_max);
+    make_context(target, params, n_seq);
 }
 
 // The threads are those of the target: ggml-cpu's teams belong to the process.
-void SmallModel::make_context(const llama_context & target, const DraftParams & params, int32_t n_seq,
-                              int32_t n_draft_max) {
-    const uint32_t n_round = (uint32_t) n_draft_max + 2;
+void SmallModel::make_context(const llama_context & target, const DraftParams & params, int32_t n_seq) {
+    const uint32_t n_round = (uint32_t) n_draft_max_ + 2;
     llama_context_params p = llama_context_default_params();
-    p.n_ctx = (uint32_t) std::max(n_ctx_, (int32_t) n_round) * n_seq;
+    p.n_ctx = ((uint32_t) n_ctx_ + n_round) * n_seq;
     p.n_batch = p.n_ubatch = std::max((uint32_t) params.n_rows_staged, n_round * n_seq);
     p.n_seq_max = (uint32_t) n_seq;
     p.n_outputs_max = (uint32_t) n_seq;
-    p.n_rs_seq = recurrent_ ? (uint32_t) n_draft_max : 0;
+    p.n_rs_seq = recurrent_ ? (uint32_t) n_draft_max_ : 0;
     p.n_threads = p.n_threads_batch = params.n_threads;
     p.type_k = p.type_v = params.type_kv;
     p.kv_unified = target.get_cparams().kv_unified;
@@ -96,12 +96,16 @@ void SmallModel::clear(int32_t seq) {
     memory_[seq].clear();
 }
 
-// Keeps the first n rows, or none if a recurrent state cannot be rolled back that far.
+// Keeps the first n rows, or none if a recurrent state cannot be rolled back that far, or if the memory lacks what a
+// sliding window reads before row n: a saved state has the window of its own end alone.
 void SmallModel::truncate(int32_t seq, int32_t n) {
     if (n >= (int32_t) memory_[seq].size()) {
         return;
     }
-    if (!llama_memory_seq_rm(llama_get_memory(ctx_.get()), seq, n, -1)) {
+    const llama_memory_t memory = llama_get_memory(ctx_.get());
+    const int32_t window = llama_model_n_swa(&model_);
+    if ((window > 0 && llama_memory_seq_pos_min(memory, seq) > std::max(0, n - window)) ||
+        !llama_memory_seq_rm(memory, seq, n, -1)) {
         return clear(seq);
     }
     memory_[seq].resize(n);

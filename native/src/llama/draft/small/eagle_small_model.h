@@ -25,7 +25,8 @@ class SmallModel : public StepModel {
     SmallModel(const llama_model & draft, const llama_context & target, const DraftParams & params, int32_t n_seq,
                int32_t n_draft_max);
 
-    int32_t n_ctx() const { return n_ctx_; }  // tokens of a sequence, drafted ones included
+    int32_t n_ctx() const { return n_ctx_; }  // tokens of a text, to which a draft is added
+    int32_t n_draft_max() const { return n_draft_max_; }
     const std::string & notice() const { return notice_; }
     void note_sliding();  // a text is longer than n_ctx
     bool knows(llama_token id) const { return id >= 0 && id < n_known_; }
@@ -36,7 +37,7 @@ class SmallModel : public StepModel {
     void evaluate(int32_t seq, const std::vector<llama_token> & text);
 
     // Drafts up to n_steps tokens after each text, in one decode for each step. Parts ascend by sequence; texts are not
-    // empty and fit into n_ctx with the steps.
+    // empty and have at most n_ctx tokens and the last sampled one.
     void draft(std::vector<Part> & parts, int32_t n_steps, float p_min);
 
     // Truncates the memory to the tokens that it shares with the text, and returns the size of its state.
@@ -56,13 +57,14 @@ class SmallModel : public StepModel {
     };
 
     int32_t n_ctx_;
+    int32_t n_draft_max_;
     int32_t n_batch_;
     int32_t n_known_;
     bool recurrent_;
     std::string notice_;
     std::vector<std::vector<llama_token>> memory_;  // by sequence: the tokens of its rows
 
-    void make_context(const llama_context & target, const DraftParams & params, int32_t n_seq, int32_t n_draft_max);
+    void make_context(const llama_context & target, const DraftParams & params, int32_t n_seq);
     void truncate(int32_t seq, int32_t n);
     void clear(int32_t seq);
     void append(const std::vector<Added> & tokens);
