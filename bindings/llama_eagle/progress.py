@@ -13,6 +13,8 @@ from llama_eagle import console
 
 FIRST_LINE_S = 5.0  # seconds before the first line in a file
 NEXT_LINE_S = 15.0  # seconds between lines
+ENOUGH = 0.05  # fraction of the work, before its time is estimated
+SLOWER = 1.5  # times the shown remaining time, from which on an estimate is no longer shown
 
 
 @contextmanager
@@ -54,6 +56,27 @@ def numbered(n_steps: int) -> Callable[[str], None]:
     return lambda text: console.log(f"[{next(counter)} of {n_steps}] {text}")
 
 
+class Remaining:
+    """Estimate of a job's remaining time that never rises: the one shown is kept, or none is shown for a while.
+
+    done: fraction at the start, which took no time of this run.
+    """
+
+    def __init__(self, done: float = 0.0) -> None:
+        self.done = done
+        self._shown: float | None = None
+
+    def seconds(self, fraction: float, elapsed_s: float) -> float | None:
+        """Return the remaining seconds to show; None before `ENOUGH` of the work, and after a slow-down."""
+        if fraction - self.done < ENOUGH * (1 - self.done):
+            return None
+        estimate = elapsed_s * (1 - fraction) / (fraction - self.done)
+        if self._shown is not None and estimate > SLOWER * self._shown:
+            return None
+        self._shown = estimate if self._shown is None else min(estimate, self._shown)
+        return self._shown
+
+
 class Bar:
     """A progress bar that can be started repeatedly. It moves while native code computes."""
 
@@ -64,11 +87,13 @@ class Bar:
         self._shown: Any = None
         self._fraction = 0.0
         self._begin = 0.0
+        self._remaining = Remaining(done)
 
     def start(self, after_s: float = 0.0) -> None:
         """Show the bar after `after_s` seconds, unless stopped before. A file gets lines at longer intervals."""
         self._fraction = self.done
         self._begin = time.monotonic()
+        self._remaining = Remaining(self.done)
         if console.on_terminal():
             self._wait(after_s, self._appear)
         else:
@@ -81,7 +106,7 @@ class Bar:
             self.stop()
         with self._lock:
             if self._shown is not None:
-                self._shown.update(self._shown.task_ids[0], completed=fraction)
+                self._shown.update(self._shown.task_ids[0], completed=fraction, left=self._left())
 
     def stop(self) -> None:
         with self._lock:
@@ -99,12 +124,13 @@ class Bar:
 
     def _appear(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn(self.label, markup=False), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
         stderr = Console(stderr=True, no_color=not console.use_color())
-        bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr, transient=True)
-        bar.add_task(self.label, total=1.0, completed=self._fraction)  # type: ignore[arg-type]
+        left = TextColumn("{task.fields[left]}", markup=False)
+        bar = Progress(*columns, TimeElapsedColumn(), left, console=stderr, transient=True)
+        bar.add_task(self.label, total=1.0, completed=self._fraction, left=self._left())  # type: ignore[arg-type]
         with self._lock:
             if self._timer is not None:  # not stopped meanwhile
                 self._shown = bar
@@ -114,16 +140,13 @@ class Bar:
         with self._lock:
             if self._timer is None:  # stopped meanwhile
                 return
-            console.log(line(self.label, self._fraction, time.monotonic() - self._begin, self.done))
+            text = f"{self.label}: {self._fraction:.0%}, {_minutes(time.monotonic() - self._begin)}"
+            console.log(", ".join(part for part in (text, self._left()) if part))
             self._wait(NEXT_LINE_S, self._write_line)
 
-
-def line(label: str, fraction: float, elapsed_s: float, done: float = 0.0) -> str:
-    """Return one line of progress, with the remaining time if it can be estimated. done: at the start."""
-    text = f"{label}: {fraction:.0%}, {_minutes(elapsed_s)}"
-    if fraction <= done:
-        return text
-    return f"{text}, about {_minutes(elapsed_s * (1 - fraction) / (fraction - done))} left"
+    def _left(self) -> str:
+        seconds = self._remaining.seconds(self._fraction, time.monotonic() - self._begin)
+        return "" if seconds is None else f"about {_minutes(seconds)} left"
 
 
 def _minutes(seconds: float) -> str:

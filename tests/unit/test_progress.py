@@ -28,11 +28,13 @@ def test_a_quick_job_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("fraction", "text"), [(0.0, "reading: 0%, 1:05"), (0.5, "reading: 50%, 1:05, about 1:05 left")]
-)
-def test_a_line_estimates_the_time_left(fraction: float, text: str) -> None:
-    assert progress.line("reading", fraction, 65.0) == text
+def test_the_remaining_time_is_estimated_from_enough_work_and_never_rises() -> None:
+    """The first pieces of a job may be slow (`quantize` announced 17 minutes with 11 seconds to go) or quick."""
+    remaining = progress.Remaining(done=0.5)
+    assert remaining.seconds(0.5, 10) is None
+    assert remaining.seconds(0.52, 10) is None, "less than 5 % of the work"
+    shown = [remaining.seconds(*at) for at in ((0.6, 10), (0.7, 21), (0.75, 60), (0.8, 60), (0.9, 65), (0.99, 66))]
+    assert shown == pytest.approx([40, 31.5, None, 31.5, 16.25, 66 / 49])
 
 
 def test_progress_of_llama_imatrix_is_read_from_a_growing_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

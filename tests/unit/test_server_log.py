@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from llama_eagle.errors import EnvironmentFailure, UsageError
-from llama_eagle.serving.process import _follow, _until_end, complaint
+from llama_eagle.serving.process import PromptLines, _follow, _until_end, complaint
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,21 @@ from llama_eagle.serving.process import _follow, _until_end, complaint
 def test_messages(text: str, message: str) -> None:
     assert complaint("W", text) == complaint("E", text) == message
     assert complaint("I", text) == ""
+
+
+def test_long_prompts_have_a_line_every_few_seconds() -> None:
+    now = [0.0]
+    prompts = PromptLines(lambda: now[0])
+    text = (
+        "slot print_timing: id  {} | task 7 | prompt processing, n_tokens =   {}, progress = 0.35, "
+        "t =   3.51 s / 583.9 tokens per second"
+    )
+    assert prompts.line(text.format(1, 2048)) == "slot 1 reads its prompt: 35%, 2048 tokens, 584 tokens/s"
+    now[0] = 4.0
+    assert not prompts.line(text.format(1, 4096)) and prompts.line(text.format(0, 512)).startswith("slot 0 ")
+    now[0] = 5.0
+    assert prompts.line(text.format(1, 6144)).startswith("slot 1 reads its prompt: 35%, 6144 tokens")
+    assert not prompts.line("slot update_slots: id  0 | task 12 | erased checkpoints")
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,12 @@ _OF_ARGUMENTS = re.compile(
 _ENDS = re.compile(r"exiting due to model loading error")
 _TEMPLATE_ENDS = "error: the supplied chat template is not"
 _LISTENING = re.compile(r"listening on (?P<address>\S+)")
+# After each batch of a prompt that takes more than 3 seconds.
+_PROMPT = re.compile(
+    r"id +(?P<slot>\d+) .*prompt processing, n_tokens = +(?P<n>\d+), progress = (?P<share>[\d.]+),"
+    r".* / (?P<speed>[\d.]+) tokens per second"
+)
+PROMPT_LINE_S = 5.0  # seconds between two lines about the prompt of a slot
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str], about: str, verbose: bool) -> int:
@@ -71,7 +77,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], about: str, ve
         console.data(text)
         sys.stdout.flush()
 
-    return _until_end(process, lambda: _follow(process, verbose, announce), "See --verbose.")
+    return _until_end(process, lambda: _follow(process, verbose, announce, PromptLines()), "See --verbose.")
 
 
 @contextlib.contextmanager
@@ -164,7 +170,30 @@ def _ended(process: subprocess.Popen[str], reason: str, remedy: str = "See --ver
     return EnvironmentFailure(f"{name} ended with status {code}: {reason}. {remedy}")
 
 
-def _follow(process: subprocess.Popen[str], verbose: bool, on_address: Callable[[str], object]) -> str:
+class PromptLines:
+    """Progress of long prompts in llama-server's log: a line for each slot every few seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: dict[str, float] = {}  # time of the last line, by slot
+
+    def line(self, text: str) -> str:
+        """Return the line about a prompt to show for a line of the log; "" for none."""
+        found = _PROMPT.search(text)
+        now = self._clock()
+        if found is None or now - self._last.get(found["slot"], -PROMPT_LINE_S) < PROMPT_LINE_S:
+            return ""
+        self._last[found["slot"]] = now
+        speed = f"{int(found['n'])} tokens, {float(found['speed']):.0f} tokens/s"
+        return f"slot {found['slot']} reads its prompt: {float(found['share']):.0%}, {speed}"
+
+
+def _follow(
+    process: subprocess.Popen[str],
+    verbose: bool,
+    on_address: Callable[[str], object],
+    prompts: PromptLines | None = None,
+) -> str:
     """Read the log to its end, show its complaints, report "listening on URL" once; return the reason of the end."""
     complaints: deque[str] = deque(maxlen=1)
     announced = False
@@ -187,6 +216,8 @@ def _follow(process: subprocess.Popen[str], verbose: bool, on_address: Callable[
             print(console.printable(text), file=sys.stderr, flush=True)
         elif announced and (message := complaint(level, text)):
             console.log(f"llama-server: {message}") if level == "E" else console.warn(f"{message}.")
+        elif prompts is not None and (progress := prompts.line(text)):
+            console.log(progress)
     return complaints[0] if complaints else ""
 
 
