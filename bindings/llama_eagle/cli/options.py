@@ -54,8 +54,8 @@ OutType = Annotated[
     typer.Option(
         "--type",
         metavar="TYPE",
-        help="Quantization type to convert a checkpoint to (default: q4_k_m), or to choose among a repository's "
-        "GGUF files (default: q4_k_m, or another one if that does not fit into memory).",
+        help="Quantization type to convert a checkpoint to (default: the one in the cache, else q4_k_m), or to choose "
+        "among a repository's GGUF files (default: q4_k_m, or another one if that does not fit into memory).",
     ),
 ]
 TargetOption = typer.Option("--model", "-m", metavar="MODEL", help=f"Target model: {MODEL_HELP}")

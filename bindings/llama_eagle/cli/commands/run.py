@@ -179,7 +179,7 @@ def list_models(json: Json = False) -> None:
 def remove(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="Names as `llama-eagle list` shows them. OWNER/NAME means all types."),
+        typer.Argument(metavar="MODEL", help="Names as `llama-eagle list` shows them. OWNER/NAME means all types."),
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: Json = False,
