@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 from llama_eagle.convert.dtypes import require_finite
-from llama_eagle.convert.source.weights import Weights
+from llama_eagle.convert.source.weights import Piece, Weights, evaluated
 from llama_eagle.errors import ConversionError
 from llama_eagle.gguf.validate.table import size_of
 
@@ -76,7 +76,7 @@ class Planned:
 
     name: str
     shape: Shape
-    load: Callable[[], np.ndarray | Iterable[np.ndarray]]
+    load: Callable[[], np.ndarray | Iterable[Piece]]
     source: str | None = None
     note: str = ""
 
@@ -167,15 +167,19 @@ def _planned(row: Row, section: Section, weights: Weights, dims: Dims) -> Planne
 
     unit = resolve((change.unit,), dims)[0] if change and change.unit else 0 if change else 1
 
-    def arrays() -> Iterator[np.ndarray]:
+    def pieces() -> Iterator[Piece]:
         for name in names:
-            whole = (
-                weights.slices(name) if row.layout else [weights.read(name)] if not unit else weights.rows(name, unit)
-            )
-            yield from map(require_finite, whole)
+            if row.layout:
+                yield from weights.slices(name, whole=change is not None)
+            else:
+                yield from weights.rows(name, unit) if unit else [weights.read(name)]
 
-    def load() -> Iterator[np.ndarray]:
-        return (change.apply(value, dims) if change else value for value in arrays())
+    def finish(piece: Piece) -> np.ndarray:
+        values = require_finite(evaluated(piece))
+        return change.apply(values, dims) if change else values
+
+    def load() -> Iterator[Piece]:
+        return (partial(finish, piece) if callable(piece) else finish(piece) for piece in pieces())
 
     name = section.target + row.target
     shape = (dims["experts"], *each) if row.per_expert else each

@@ -5,7 +5,7 @@
         out.tensor("token_embd.weight", (vocab, width), lambda: checkpoint.read(name), "bf16")
 
 Nothing is read before the `with` block ends: the layout follows from the declared shapes. Then each source is called,
-encoded in small pieces on two threads, and written in order. The data goes to a temporary file in the output's folder,
+encoded in small pieces on threads, and written in order. The data goes to a temporary file in the output's folder,
 which is renamed at the end. On any failure, including Ctrl-C, nothing is left behind.
 """
 
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -30,10 +31,13 @@ from llama_eagle.gguf.header import SPLIT_ID, ArrayRef, Header, read_header
 from llama_eagle.gguf.validate import check_files
 
 ALIGNMENT: Final = 32
+_AHEAD: Final = 6  # pieces computed in advance
 PIECE: Final = 1 << 18  # elements per piece: fits into a core's cache, a multiple of every block size
 
 # A tensor's values: one array, or several whose concatenation along the first axis is the tensor.
-Source = Callable[[], "np.ndarray | Iterable[np.ndarray]"]
+# A piece may be a function that returns it, which is called on another thread.
+Piece = np.ndarray | Callable[[], np.ndarray]
+Source = Callable[[], "np.ndarray | Iterable[Piece]"]
 # Called with (bytes written, bytes in all, name of the tensor being written).
 Progress = Callable[[int, int, str], None]
 
@@ -190,28 +194,37 @@ class GGUFOutput:
         return head + bytes(_padding(len(head)))
 
 
-def _pieces(tensor: _Tensor) -> Iterator[np.ndarray]:
-    """Yield a tensor's values in flat pieces, in order, and check their number."""
+def _pieces(tensor: _Tensor) -> Iterator[Piece]:
+    """Yield a tensor's values in pieces, in order: flat arrays, or functions that return arrays."""
     values = tensor.source()
-    count = 0
     for part in [values] if isinstance(values, np.ndarray) else values:
+        if callable(part):
+            yield part
+            continue
         flat = np.ascontiguousarray(part).reshape(-1)
-        count += flat.size
         for start in range(0, flat.size, PIECE):
             yield flat[start : start + PIECE]
-    if count != math.prod(tensor.shape):
-        raise ConversionError(f"it has {count} values, but its declared shape is {list(tensor.shape)}")
+
+
+def _encode(piece: Piece, outtype: str) -> tuple[int, np.ndarray]:
+    """Return the number of values of a piece, and its bytes in the file."""
+    values = piece() if callable(piece) else piece
+    return values.size, encode(values, outtype)
 
 
 def _encoded(tensor: _Tensor, pool: ThreadPoolExecutor) -> Iterator[np.ndarray]:
-    """Yield encoded pieces in order; a few are computed in advance."""
+    """Yield encoded pieces in order, and check the number of values; a few are computed in advance."""
     waiting: deque = deque()
-    for piece in _pieces(tensor):
-        waiting.append(pool.submit(encode, piece, tensor.outtype))
-        if len(waiting) > 6:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+    count = 0
+    for piece in chain(_pieces(tensor), [None] * _AHEAD):
+        if piece is not None:
+            waiting.append(pool.submit(_encode, piece, tensor.outtype))
+        if waiting and (piece is None or len(waiting) > _AHEAD):
+            size, data = waiting.popleft().result()
+            count += size
+            yield data
+    if count != math.prod(tensor.shape):
+        raise ConversionError(f"it has {count} values, but its declared shape is {list(tensor.shape)}")
 
 
 def _write_all(file: BinaryIO, data: memoryview) -> int:
@@ -275,7 +288,7 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float, 
     final = _final_names(path, len(shards))
     check_output(path, round(out.n_bytes * (1 + more)))
     meter = _Meter(out.n_bytes, progress)
-    with temporary_next_to(path, len(shards)) as temporary, ThreadPoolExecutor(2) as pool:
+    with temporary_next_to(path, len(shards)) as temporary, ThreadPoolExecutor(4) as pool:
         try:
             for number, tensors in enumerate(shards):
                 _write_shard(temporary[number], out.header(number, shards), tensors, pool, meter)

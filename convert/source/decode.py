@@ -257,23 +257,25 @@ def _affine(
 
 
 def unpack(words: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """Return uint8 [n, count]: integer i of a row begins at bit i * bits of its words."""
-    n, mask = len(words), np.uint8((1 << bits) - 1)
+    """Return uint8 [n, count]: integer i of a row begins at bit i * bits of its words.
+
+    Eight integers are in `bits` bytes. In 64 bits, halves of them are moved apart until each has a byte.
+    """
+    n, eights = len(words), -(-count // 8)
     raw = np.ascontiguousarray(words).view(np.uint8).reshape(n, -1)
-    if 8 % bits == 0:
-        out = np.empty((*raw.shape, 8 // bits), np.uint8)
-        for i in range(8 // bits):
-            np.right_shift(raw, i * bits, out=out[:, :, i])
-        out &= mask
-        return out.reshape(n, -1)[:, :count]
-    eights = -(-count // 8)  # each takes `bits` bytes; the last one may be cut
-    padded = np.pad(raw, ((0, 0), (0, max(0, eights * bits - raw.shape[1]))))
-    grouped = padded[:, : eights * bits].reshape(n, eights, bits)
-    out = np.empty((n, eights, 8), np.uint8)
-    for i in range(8):
-        first, shift = divmod(i * bits, 8)
-        value = grouped[:, :, first] >> np.uint8(shift)
-        if shift + bits > 8:
-            value |= grouped[:, :, first + 1] << np.uint8(8 - shift)
-        np.bitwise_and(value, mask, out=out[:, :, i])
-    return out.reshape(n, -1)[:, :count]
+    if raw.shape[1] < eights * bits:  # the last eight are cut
+        raw = np.pad(raw, ((0, 0), (0, eights * bits - raw.shape[1])))
+    grouped = np.ascontiguousarray(raw[:, : eights * bits]).reshape(n, eights, bits)
+    if bits in (1, 2, 4, 8):
+        lanes = grouped.view(f"u{bits}")[:, :, 0].astype(np.uint64)
+    else:
+        lanes = np.zeros((n, eights), np.uint64)
+        for i in range(bits):
+            lanes |= grouped[:, :, i].astype(np.uint64) << np.uint64(8 * i)
+    for size in (4, 2, 1):
+        mask = sum(((1 << size * bits) - 1) << start for start in range(0, 64, 16 * size))
+        upper = lanes << np.uint64(size * (8 - bits))
+        upper &= np.uint64(mask << 8 * size)
+        lanes &= np.uint64(mask)
+        lanes |= upper
+    return lanes.view(np.uint8).reshape(n, -1)[:, :count]

@@ -7,13 +7,14 @@ transformers' Metal stores MLX's integers, with other names.
 from __future__ import annotations
 
 import numpy as np
-from llama_eagle.convert.dtypes import FP4_PAIRS, fp8_to_f32, rounded_as, scale_to_f32, to_f32
+from llama_eagle.convert.dtypes import FP4_PAIRS, scale_to_f32, to_f32
 from llama_eagle.convert.source.coded import MLX_BITS, Scheme
 from llama_eagle.convert.source.decode import Parts, Shape, by_group, unpack
 from llama_eagle.errors import ConversionError
 
 _FLOATS = {(4, 16): "F8_E4M3", (4, 32): "F8_E8M0", (8, 32): "F8_E8M0"}  # (bits, group) -> type of the scales
 _SCALE_TYPES = (np.uint8, np.uint16, np.float16, np.float32)  # as stored; uint16 is BF16
+_PAIRS = FP4_PAIRS.view(np.uint64).reshape(-1)  # looked up at once
 _NVFP4_TOP = np.float32(448 * 6)  # largest scale times largest code
 
 
@@ -42,9 +43,10 @@ def decode(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape: S
     values = unpack(codes, bits, columns).astype(np.float32).reshape(*scales.shape, -1)
     values *= to_f32(scales)[:, :, None]
     if "biases" in parts:  # MLX's kernels round the product, too
-        values = to_f32(rounded_as(values, scales.dtype))
+        values = to_f32(_rounded(values, scales.dtype))
     values += to_f32(biases)[:, :, None]
-    return rounded_as(values, scales.dtype).reshape(len(codes), columns)
+    values = _rounded(values, scales.dtype).reshape(len(codes), columns)
+    return (values.view(np.uint32) >> 16).astype(np.uint16) if scales.dtype == np.uint16 else values
 
 
 def _floats(codes: np.ndarray, bits: int, size: int, scales: np.ndarray, factor: np.ndarray | None) -> np.ndarray:
@@ -55,5 +57,18 @@ def _floats(codes: np.ndarray, bits: int, size: int, scales: np.ndarray, factor:
     if factor is not None:  # one per expert of a fused layer
         scale = scale * (to_f32(factor).reshape(()) / _NVFP4_TOP)
     if bits == 8:
-        return by_group(fp8_to_f32(raw, "F8_E4M3", np.ones(1, np.float32), None), scale)
-    return by_group(FP4_PAIRS[raw].reshape(len(codes), -1), scale)
+        return by_group(scale_to_f32(raw, "F8_E4M3"), scale)
+    return by_group(_PAIRS[raw].view(np.float32), scale)
+
+
+def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Round float32 to the type of the scales; to BF16 in place. NaNs of BF16 scales stay NaNs."""
+    if dtype != np.uint16:
+        return values.astype(dtype, copy=False)
+    bits = values.view(np.uint32)
+    odd = bits >> 16
+    odd &= 1
+    odd += 0x7FFF
+    bits += odd
+    bits &= 0xFFFF0000
+    return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from llama_eagle.convert.dtypes import scale_to_f32
@@ -16,10 +17,16 @@ from llama_eagle.convert.source.folder import Checkpoint
 from llama_eagle.convert.source.storage import FLOAT_DTYPES, INTEGER_DTYPES, TensorInfo
 from llama_eagle.errors import ConversionError
 
+Piece = np.ndarray | Callable[[], np.ndarray]  # values, or a function that returns them, for any thread
 PIECE = 1 << 20  # elements per piece, about the size of a core's cache
+_DECODED = 1 << 17  # elements decoded at once, whose intermediate results fit into a core's cache
 _SCALES = ("scale", "factor", "divisor", "inputs")
 _INPUTS = ".pre_quant_scale"  # ModelOpt's factors of a layer's inputs
 _ACTIVATIONS = (".input_scale", ".activation_scale", ".output_scale", ".input_global_scale", ".input_zero_point")
+
+
+def evaluated(piece: Piece) -> np.ndarray:
+    return piece() if callable(piece) else piece
 
 
 @dataclass(frozen=True)
@@ -200,44 +207,60 @@ class Weights:
     def _parts(self, name: str) -> dict[str, np.ndarray]:
         return {role: self._part(role, stored) for role, stored in self._coded[name].parts.items()}
 
-    def _each(self, name: str, size: int) -> Iterator[np.ndarray]:
-        """Decode codes whose parts have the same first axis, in pieces of it."""
-        codes, parts, (_, *rest) = self._checkpoint.read(self._stored[name]), self._parts(name), self.shape(name)
-        for start in range(0, len(codes), size):
-            some = slice(start, start + size)
-            piece = {role: part[some] if part.shape[:1] == codes.shape[:1] else part for role, part in parts.items()}
-            yield self._decode(name, codes[some], piece, (len(codes[some]), *rest))
-
     def read(self, name: str) -> np.ndarray:
-        """Return the tensor in its shape and stored type or, if coded, as float32 or in the type of its scales."""
+        """Return the whole tensor, in its stored type or, for a coded one, as float32 or in the type of its scales."""
         if name in self._replaced:
             return self._replaced[name]
+        values = self._checkpoint.read(self._stored[name])
         if name not in self._coded:
-            return self._checkpoint.read(self._stored[name])
+            return values
         if self._coded[name].coding.by_rows:
-            return np.concatenate(list(self.rows(name)))
-        return self._decode(name, self._checkpoint.read(self._stored[name]), self._parts(name), self.shape(name))
+            return np.concatenate(
+                [piece() for piece in self._by_rows(name, values, self._parts(name), self.shape(name))]
+            )
+        return self._decode(name, values, self._parts(name), self.shape(name))
 
-    def rows(self, name: str, unit: int = 1) -> Iterator[np.ndarray]:
-        """Yield read() in pieces [n, ...] of complete units of rows."""
+    def rows(self, name: str, unit: int = 1) -> Iterator[Piece]:
+        """Yield read() in pieces of complete units of rows."""
         shape = self.shape(name)
-        size = max(1, PIECE // max(1, unit * math.prod(shape[1:]))) * unit
         if name in self._coded and self._coded[name].coding.by_rows and name not in self._replaced:
-            yield from self._each(name, size)
+            codes = self._checkpoint.read(self._stored[name])
+            yield from self._by_rows(name, codes, self._parts(name), shape, unit)
             return
-        values = self.read(name)
+        values, size = self.read(name), _n_rows(PIECE, shape, unit)
         for start in range(0, len(values), size):
             yield values[start : start + size]
 
-    def slices(self, name: str) -> Iterator[np.ndarray]:
-        """Yield slices [1, ...] of the first axis of read(), so that coded experts need memory for one of them only."""
+    def slices(self, name: str, *, whole: bool) -> Iterator[Piece]:
+        """Yield slices of the first axis of read(), so that coded experts need memory for one of them only.
+
+        whole: each slice as one piece.
+        """
         if name not in self._coded:
             yield from self._checkpoint.read(self._stored[name])
             return
         codes, parts, (_, *shape) = self._checkpoint.read(self._stored[name]), self._parts(name), self.shape(name)
         for i, some in enumerate(codes):
             piece = {role: p[i] if p.shape[:1] == codes.shape[:1] else p for role, p in parts.items()}
-            yield self._decode(name, some, piece, tuple(shape))
+            if self._coded[name].coding.by_rows and not whole:
+                yield from self._by_rows(name, some, piece, tuple(shape))
+            else:
+                yield self._decode(name, some, piece, tuple(shape))
+
+    def _by_rows(
+        self, name: str, codes: np.ndarray, parts: Mapping[str, np.ndarray], shape: Shape, unit: int = 1
+    ) -> Iterator[Callable[[], np.ndarray]]:
+        """Yield decoders of pieces, for threads; all parts have the codes' first axis."""
+        size = _n_rows(_DECODED, shape, unit)
+        for start in range(0, len(codes), size):
+            some = slice(start, start + size)
+            piece = {role: part[some] if part.shape[:1] == codes.shape[:1] else part for role, part in parts.items()}
+            yield partial(self._decode, name, codes[some], piece, (len(codes[some]), *shape[1:]))
+
+
+def _n_rows(size: int, shape: Shape, unit: int) -> int:
+    """Return the number of rows in a piece of about `size` elements, in complete units."""
+    return max(1, size // max(1, unit * math.prod(shape[1:]))) * unit
 
 
 def _is_int4(dtype: str, parts: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from llama_eagle.convert.general import publishable_name
 from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.weights import evaluated
 from llama_eagle.convert.table import Plan, Planned
 from llama_eagle.convert.tokenizer import TokenizerData
 from llama_eagle.convert.writer import GGUFOutput
@@ -69,7 +70,7 @@ def replace_head(plan: Plan, tokenizer: TokenizerData, *, tied: bool) -> None:
 def _rows(tensor: Planned, ids: list[int]) -> np.ndarray:
     """Return rows of a matrix, which is read in pieces."""
     found, first = {}, 0
-    for piece in tensor.load():
+    for piece in map(evaluated, tensor.load()):
         found.update({i: piece[i - first] for i in ids if first <= i < first + len(piece)})
         first += len(piece)
     return np.stack([found[i] for i in ids])
