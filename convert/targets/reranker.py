@@ -13,10 +13,10 @@ from llama_eagle.convert.table import Plan, Planned
 from llama_eagle.convert.tokenizer import TokenizerData
 from llama_eagle.convert.writer import GGUFOutput
 from llama_eagle.errors import ConversionError
+from llama_eagle.gguf.pairing import RANK
 
 ARCHITECTURES = ("qwen3", "qwen3vl")  # llama.cpp's graphs of these apply a softmax to the scores
 LABELS = ["yes", "no"]
-RANK = 4  # llama_pooling_type
 _NAMES = ("qwen3-reranker", "qwen3-vl-reranker")
 # The prompt of the models' cards. llama-server fills in the query and the document.
 TEMPLATE = (

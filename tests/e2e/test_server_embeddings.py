@@ -110,6 +110,15 @@ def vectors(server: Served, given: list[str], **more: object) -> list[np.ndarray
     return [np.array(entry["embedding"]) for entry in answer["data"]]
 
 
+def test_the_server_takes_the_option_that_it_names(target: Path) -> None:
+    options = ("-m", target, "-d", "none", "-c", 512, "-t", 1)
+    with serve(*options) as server:
+        status, answer = server.post("/v1/embeddings", {"input": "a", "model": "m"})
+        assert status == 501 and "`--embeddings`" in answer["error"]["message"], answer
+    with serve(*options, "--embeddings", "--", "--pooling", "mean") as server:
+        assert len(vectors(server, ["one two"])[0]) == 64
+
+
 def test_vectors_of_fewer_dimensions(server: Served) -> None:
     (whole,) = vectors(server, ["one two"])
     (short,) = vectors(server, ["one two"], dimensions=8, encoding_format=None)

@@ -11,6 +11,7 @@ import transformers
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.serving import serve
 from fixtures.targets import make_reranker, make_target
+from llama_eagle import EagleLlama
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.convert.targets.reranker import TEMPLATE, is_reranker
@@ -45,9 +46,24 @@ def test_scores_are_those_of_transformers(tied: bool, tmp_path: Path) -> None:
     caches = ("--cache-type-k", "f32", "--cache-type-v", "f32")
     with serve("-m", target, "-d", "none", "-c", 4096, "-t", 1, "--reranking", *caches) as server:
         status, answer = server.post("/v1/rerank", {"query": QUERY, "documents": DOCUMENTS, "model": "m"})
+        assert "warning" not in server.log()
     assert status == 200, answer
     found = {each["index"]: each["relevance_score"] for each in answer["results"]}
     np.testing.assert_allclose([found[i] for i in range(len(DOCUMENTS))], expected, atol=2e-4)
+
+
+@pytest.mark.native
+def test_text_of_a_reranker_is_a_warning(tmp_path: Path) -> None:
+    target = tmp_path / "target.gguf"
+    convert_target(make_reranker("qwen3", tmp_path / "checkpoint"), target, TargetOptions())
+    options = ("-d", "none", "-t", 1)
+    done = llama_eagle("generate", "-m", target, "-p", "a", "-n", 2, *options)
+    assert done.code == 0 and "is a model for reranking, so its text is likely to be wrong" in done.stderr
+    with pytest.warns(UserWarning, match="--reranking"):
+        EagleLlama(target, draft="none", n_ctx=64).close()
+    with serve("-m", target, "-c", 512, *options) as server:
+        assert f"llama-eagle serve -m {target} --reranking" in server.log()
+        assert "--reranking" in server.post("/v1/rerank", {"query": "a", "documents": ["b"]})[1]["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from llama_eagle.drafting.options import AUTO, NONE, DraftingOptions
 from llama_eagle.drafting.resolve import Choice, resolve, without_effect, without_lookup
 from llama_eagle.errors import InputError, UsageError, refuse
 from llama_eagle.gguf.header import Header, Source, read_model
-from llama_eagle.gguf.pairing import read_draft, require_models, require_scores
+from llama_eagle.gguf.pairing import RANK, read_draft, require_models, require_scores, without_text
 from llama_eagle.gguf.rotation import beyond_training, trained_context
 from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.gguf.validate import require_vocabulary
@@ -37,7 +37,7 @@ PARENT_PARAMETERS = {
     for name, parameter in inspect.signature(Llama.__init__).parameters.items()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
 }
-F16, RANK = 1, 4  # llama.cpp's numbers of a type and of a pooling
+F16 = 1  # llama.cpp's number of the type
 ENUMERATIONS = {  # llama.cpp asserts on some values outside of these ranges
     "split_mode": range(4),
     "rope_scaling_type": range(-1, 4),
@@ -265,6 +265,8 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> tupl
     pooling = given.get("pooling_type", -1)
     if given.get("embedding") and (target.arch_key("pooling_type") if pooling == -1 else pooling) == RANK:
         require_scores(files, "give another pooling_type")
+    if not given.get("embedding") and (problem := without_text(target)):
+        warnings.warn(problem, stacklevel=5)
     if given.get("lora_path"):
         require_adapter(given["lora_path"], files)
     if given.get("lora_base"):

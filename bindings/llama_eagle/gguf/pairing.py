@@ -36,6 +36,7 @@ KNOWN_NON_TARGETS = {
 
 MODEL_END = "-o model.gguf"
 DRAFT_END = "-o draft.gguf --target TARGET.gguf (a small model: without --target)"
+RANK = 4  # llama_pooling_type
 HEAD, EMBEDDINGS = "output.weight", "token_embd.weight"
 HEAD_ROWS = (8192, 16384, 32768)  # numbers of rows whose cost a check reports
 
@@ -147,6 +148,18 @@ def require_scores(target: list[Header], remedy: str) -> None:
             f"{target[0].path}: no classification head (cls.output.weight), so it has no scores. "
             f"Use a reranking model, or {remedy}."
         )
+
+
+def without_text(target: Header) -> str | None:
+    """Return a warning for a model that is for vectors or scores (pooling_type), if text is generated with it."""
+    pooling = target.arch_key("pooling_type", 0)
+    if not pooling:
+        return None
+    what, mode = ("reranking", "--reranking") if pooling == RANK else ("embeddings", "--embeddings")
+    return (
+        f"{target.path} is a model for {what}, so its text is likely to be wrong. "
+        f"It works in a server: llama-eagle serve -m {target.path} {mode}"
+    )
 
 
 def _read(target: Source, draft: Source | None) -> tuple[list[Header], list[Header] | None]:

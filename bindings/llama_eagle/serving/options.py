@@ -15,7 +15,7 @@ from llama_eagle.drafting.resolve import Choice, resolve, session_options, witho
 from llama_eagle.errors import EagleError, UsageError, refuse
 from llama_eagle.files import typed
 from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.pairing import DRAFT_KINDS, read_draft, require_models
+from llama_eagle.gguf.pairing import DRAFT_KINDS, read_draft, require_models, without_text
 from llama_eagle.gguf.rotation import default_context, scaling_included
 from llama_eagle.gguf.size import DraftContext, Slots, require_memory
 from llama_eagle.gguf.validate import small
@@ -173,8 +173,10 @@ def check(options: ServerOptions) -> Checked:
         require_encoder(options.mmproj, target, draft)
     _check_template(options, target)
     found = Checked(options, choice.options, choice.why, target, draft)
-    if found.shortened:
-        console.warn(found.shortened)
+    generates = EMBEDDING.isdisjoint(map(normalized, options.extra))
+    for problem in (found.shortened, without_text(target) if generates else None):
+        if problem:
+            console.warn(problem)
     require_servers(options.load, files, None if own_head else draft)
     if options.load.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])

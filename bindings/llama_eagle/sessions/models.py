@@ -11,7 +11,7 @@ from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputError
 from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.pairing import require_models
+from llama_eagle.gguf.pairing import require_models, without_text
 from llama_eagle.gguf.rotation import beyond_training, trained_context
 from llama_eagle.gguf.size import DraftContext, require_memory
 from llama_eagle.native import callbacks, log, rpc
@@ -156,6 +156,8 @@ class ModelPair(Closing):
         own_head = options.draft == MTP
         target = read_model(options.target)[1]
         header, draft = require_models(target, target if own_head else options.draft)
+        if problem := without_text(header):
+            warnings.warn(problem, stacklevel=2)
         require_servers(options.load, target, None if own_head else draft)
         self.target = Model(header, replace(options.load, load_mtp=own_head))
         self.draft: Model | None = self.target if own_head else None

@@ -54,7 +54,7 @@ auto eagle_embed(common_json body, bool is_openai, const Handle & handle) {
     // llama.cpp would read as many values as an embedding has, from a buffer that holds only the scores.
     eagle_require(!eagle_has_scores(),
                   "this model gives scores and no embeddings: use /v1/rerank, or start the server "
-                  "with --embeddings --pooling mean, cls or last");
+                  "with --embeddings -- --pooling mean, cls or last");
     eagle_require(!eagle_has(body, "encoding_format") || body.at("encoding_format").is_string(),
                   "'encoding_format' is no text");
     const bool is_base64 = eagle_text_at(body, "encoding_format") == "base64";
