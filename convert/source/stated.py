@@ -120,9 +120,7 @@ def checkpoint_scheme(checkpoint: Checkpoint, *, draft: bool = False) -> Scheme:
     """
     weights = [name for name in checkpoint.names() if name not in _MAPS and not name.endswith(CACHE_SCALES)]
     is_coded = any(checkpoint.info(name).dtype not in FLOAT_DTYPES for name in weights)
-    config, stated = checkpoint.config, checkpoint.json_file("hf_quant_config.json")  # ModelOpt's own file
-    if stated and not config.get("quantization_config") and isinstance(stated.get("quantization"), dict):
-        config = {**config, "quantization_config": {"quant_method": "modelopt", **stated["quantization"]}}
+    config = _with_own_file(checkpoint)
     scheme = read_scheme(config, strict=is_coded and not draft)
     if is_coded or not draft:
         _refuse_rotations(checkpoint, config)
@@ -130,6 +128,18 @@ def checkpoint_scheme(checkpoint: Checkpoint, *, draft: bool = False) -> Scheme:
         if isinstance(found, dict):
             _refuse_unknown_keys(found, checkpoint.source)
     return scheme
+
+
+def _with_own_file(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return config.json; if it states no quantization, with that of the file of ModelOpt, or of AutoGPTQ."""
+    config = checkpoint.config
+    if next(quantization_configs(config), None):
+        return config
+    stated = (checkpoint.json_file("hf_quant_config.json") or {}).get("quantization")
+    if isinstance(stated, dict):
+        return {**config, "quantization_config": {"quant_method": "modelopt", **stated}}
+    stated = checkpoint.json_file("quantize_config.json")
+    return {**config, "quantization_config": {"quant_method": "gptq", **stated}} if stated else config
 
 
 def _refuse_rotations(checkpoint: Checkpoint, config: dict[str, Any]) -> None:

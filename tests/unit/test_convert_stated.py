@@ -184,6 +184,7 @@ def test_plain_weights_with_the_settings_of_their_base(original: Path, folder: P
 def test_every_method_that_is_read_has_its_keys() -> None:
     stated: dict[str, dict[str, Any]] = {
         "compressed-tensors": {"config_groups": {"0": {"weights": {"num_bits": 8}}}},
+        "metal": {"bits": 4},
         "modelopt": {"quant_algo": "FP8"},
     }
     for method in _HARMLESS:
@@ -206,6 +207,25 @@ def test_the_format_of_gptq_under_both_of_its_keys(more: dict[str, Any], shift: 
 def test_other_packings_of_awq_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="quantized with 'awq'"):
         read_scheme({"quantization_config": {"quant_method": "awq", **more}})
+
+
+@pytest.mark.parametrize(
+    ("file", "stated", "told"),
+    [
+        ("quantize_config.json", {"bits": 4, "rotation": "hadamard"}, "quantization_config.rotation: GPTQModel"),
+        (
+            "hf_quant_config.json",
+            {"quantization": {"quant_algo": "FP8", "rotation": "x"}},
+            "quantization_config.rotation",
+        ),
+    ],
+)
+def test_settings_in_a_file_of_the_producer(file: str, stated: dict[str, Any], told: str, folder: Path) -> None:
+    """AutoGPTQ and ModelOpt write them next to config.json, which may not have them."""
+    (folder / file).write_text(json.dumps(stated))
+    assert told in refusal(folder)
+    state(folder, {"quantization_config": {"quant_method": "gptq", "bits": 4}})  # config.json takes precedence
+    assert converted(folder)
 
 
 # --- drafts ------------------------------------------------------------------------------------------------------
