@@ -398,8 +398,8 @@ void test_device(ggml_backend_t backend, ggml_backend_t cpu, const std::vector<e
     }
 }
 
-// Checks that the test can fail: one of ggml's kernels must differ. (ggml-cuda aborts in products with Q5_0 whose rows
-// are no multiple of 128, so the examples after the first difference are not run.)
+// Checks that the test can fail: one of ggml's kernels must differ. (ggml-cuda aborts in some of these products, so the
+// examples after the first difference are not run.)
 void test_switched_off(ggml_backend_t backend) {
     check(eagle_exact_set(EAGLE_EXACT_OFF) == EAGLE_OK, "switching off");
     const std::vector<example> all = examples();
