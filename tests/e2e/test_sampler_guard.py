@@ -15,7 +15,7 @@ import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.llama_pairs import SOFT, complete, load, write_pairs
 from fixtures.serving import serve
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.tiny_gguf import END, write_draft, write_target
 from llama_eagle.errors import NativeError, UsageError
 
 pytestmark = pytest.mark.native
@@ -97,6 +97,20 @@ def test_a_dead_end_ends_that_request_of_the_server_alone(files: dict[str, Path]
             status, answer = server.post("/completion", body)
             assert status != 200 and NO_TOKEN in str(answer)
             assert server.post("/completion", {"prompt": "abc", "n_predict": 2})[0] == 200
+
+
+@pytest.mark.parametrize("draft", ["none", "draft"])
+def test_a_grammar_that_has_ended_ends_the_answer(files: dict[str, Path], draft: str) -> None:
+    """Also without the end token, which `ignore_eos` and a bias exclude; a grammar that may continue does."""
+    samplings = [{"temperature": 0}, {"top_k": 0}, {"mirostat": 1}, {"mirostat": 2}, {"adaptive_target": 0.5}]
+    endless = [{"ignore_eos": True}, {"logit_bias": [[END, False]]}]
+    with serve("-m", files["target"], "-d", files.get(draft, draft), "-c", 256, "-t", 1) as server:
+        for sampling, end in itertools.product(samplings, endless):
+            given = {"prompt": "abc", "n_predict": 12, **sampling, **end}
+            answer = server.post("/completion", {**given, "grammar": 'root ::= "ab" "c"?'})
+            assert answer[0] == 200 and (answer[1]["content"], answer[1]["stop_type"]) == ("abc", "eos"), answer
+            answer = server.post("/completion", {**given, "grammar": "root ::= [a-c]*"})
+            assert (len(answer[1]["content"]), answer[1]["stop_type"]) == (12, "limit"), answer
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.slow)])

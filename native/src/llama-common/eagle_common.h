@@ -67,7 +67,7 @@ void eagle_copy_slot(common_speculative * spec, llama_seq_id from, llama_seq_id 
 // target, and load it into the slot to which that prompt returns.
 void eagle_keep_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
                       std::list<common_prompt_checkpoint> & checkpoints);
-void eagle_return_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
+void eagle_load_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
                         std::list<common_prompt_checkpoint> & checkpoints);
 
 // Save and load the draft's part of a slot. If it cannot be loaded, the draft restarts and the slot remains valid.

@@ -1,6 +1,8 @@
 // Checks and candidates for the sampling of llama.cpp's common library.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -19,10 +21,21 @@ inline const char * eagle_unfit_beginning() {
            "out, or ask for no call and no response_format";
 }
 
-// Applies a grammar's sampler. Throws if it allows no candidate or reaches too many states.
-inline void eagle_apply(llama_sampler * grammar, llama_token_data_array * candidates) {
+// Applies a grammar's sampler. Throws if it allows no candidate or reaches too many states. Where it allows the end of
+// the text alone, the likeliest end token is the only candidate left: the chain chooses it although `ignore_eos` gives
+// it a bias of minus infinity.
+inline void eagle_apply(llama_context * ctx, llama_sampler * grammar, llama_token_data_array * candidates) {
     if (eagle_sampler_apply(grammar, candidates) != EAGLE_OK) {
         throw std::runtime_error(eagle_last_error());
+    }
+    const llama_vocab * vocab = llama_model_get_vocab(llama_get_model(ctx));
+    const auto *begin = candidates->data, *end = begin + candidates->size;
+    const auto is_other = [&](const llama_token_data & one) {
+        return one.logit != -INFINITY && !llama_vocab_is_eog(vocab, one.id);
+    };
+    if (std::none_of(begin, end, is_other)) {
+        candidates->data[0] = *std::max_element(begin, end, [](auto & a, auto & b) { return a.logit < b.logit; });
+        candidates->size = 1;
     }
 }
 
