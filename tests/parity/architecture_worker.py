@@ -1,6 +1,7 @@
 """Published boundaries of an architecture, each examined: it must be all that passes between two blocks.
 
     cd tests && python -m parity.architecture_worker llama qwen3moe     # one JSON object in each line
+    cd tests && python -m parity.architecture_worker --write FOLDER llama     # writes FOLDER/llama.gguf too
 
 A process of its own, because llama.cpp ends it where keys do not suit an architecture. The models are random and have
 no files: llama.cpp lists their tensors, which are filled here. All nodes of a decode are seen through the evaluation
@@ -15,12 +16,17 @@ import os
 import re
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fixtures.architectures import Architecture, every_architecture, write_header
+from fixtures.architectures import (
+    NO_FLASH_ATTENTION,
+    Architecture,
+    every_architecture,
+    weights,
+    write_model,
+)
 from llama_eagle.gguf.pairing import check_models
 from llama_eagle.native.calls import library
 
@@ -51,12 +57,10 @@ filled: dict[str, tuple[tuple[int, ...], type]] = {}  # tensors of the model, as
 @Fill
 def fill(pointer: Any, _: Any) -> None:
     tensor = pointer.contents
-    name, n = tensor.name, int(np.prod(list(tensor.ne)))
+    name = tensor.name.decode()
     shape = np.trim_zeros(np.array(tensor.ne) - 1, "b") + 1  # without dimensions of 1 at the end
-    filled[name.decode()] = tuple(map(int, shape[::-1])) or (1,), np.float32 if tensor.type == 0 else np.float16
-    values = np.random.default_rng(zlib.crc32(name)).normal(0, 0.1, n).astype(np.float32)
-    values = -np.abs(values) if b"ssm_a" in name else values + (b"norm" in name)
-    data = values if tensor.type == 0 else values.astype(np.float16)
+    filled[name] = tuple(map(int, shape[::-1])) or (1,), np.float32 if tensor.type == 0 else np.float16
+    data = weights(name, filled[name][0]).astype(filled[name][1])
     ct.memmove(tensor.data, data.ctypes.data, data.nbytes)
 
 
@@ -118,7 +122,8 @@ class Graph:
         return max(map(self.block, above), default=-1), min(later, default=-1)
 
 
-def examine(of: Architecture) -> dict[str, Any]:
+def examine(of: Architecture, out: Path) -> dict[str, Any]:
+    """Build the model in memory and examine its graph; write its file to a folder."""
     lib = library()
     from llama_cpp import llama_cpp as api
 
@@ -127,7 +132,7 @@ def examine(of: Architecture) -> dict[str, Any]:
     lib.llama_model_init_from_user.restype = ct.c_void_p
     lib.llama_model_init_from_user.argtypes = [ct.c_void_p, Fill, ct.c_void_p, api.llama_model_params]
     with tempfile.TemporaryDirectory() as folder:
-        path = write_header(Path(folder) / "keys.gguf", of)
+        path = write_model(Path(folder) / "keys.gguf", of)
         keys = base.gguf_init_from_file(str(path).encode(), InitParams(True, None))
     filled.clear()
     params = api.llama_model_default_params()
@@ -139,6 +144,8 @@ def examine(of: Architecture) -> dict[str, Any]:
     options = api.llama_context_default_params()
     options.n_ctx = options.n_batch = options.n_ubatch = 64
     options.n_threads = options.n_threads_batch = 1
+    if of.name not in NO_FLASH_ATTENTION:
+        api.llama_free(api.llama_init_from_model(model, options))  # the graph that is built by default
     options.flash_attn_type, options.cb_eval = api.LLAMA_FLASH_ATTN_TYPE_DISABLED, graph.callback
     context = api.llama_init_from_model(model, options)
     if not context:
@@ -147,15 +154,13 @@ def examine(of: Architecture) -> dict[str, Any]:
     found = decode(api, lib, context, graph, n_layer, api.llama_model_n_embd(model))
     api.llama_free(context)
     api.llama_model_free(model)
-    return {"n_layer": n_layer, "refused": refused(of)} | found
+    return {"n_layer": n_layer, "refused": refused(of, out)} | found
 
 
-def refused(of: Architecture) -> list[str]:
-    """Return what `check` finds in the model's file."""
-    with tempfile.TemporaryDirectory() as folder:
-        tensors = [(name, shape, kind) for name, (shape, kind) in filled.items()]
-        path = write_header(Path(folder) / "model.gguf", of, tensors)
-        return [finding.message for finding in check_models(path).findings]
+def refused(of: Architecture, out: Path) -> list[str]:
+    """Write the model's file, and return what `check` finds in it."""
+    path = write_model(out / f"{of}.gguf", of, [(name, *about) for name, about in filled.items()])
+    return [finding.message for finding in check_models(path).findings]
 
 
 def decode(api: Any, lib: Any, context: Any, graph: Graph, n_layer: int, n_embd: int) -> dict[str, Any]:
@@ -185,6 +190,9 @@ def decode(api: Any, lib: Any, context: Any, graph: Graph, n_layer: int, n_embd:
 
 if __name__ == "__main__":
     every = {str(of): of for of in every_architecture()}
-    for name in sys.argv[1:] or every:
-        print(json.dumps({"name": name} | examine(every[name])), flush=True)
+    is_kept = sys.argv[1:2] == ["--write"]
+    for name in sys.argv[3 if is_kept else 1 :] or every:
+        with tempfile.TemporaryDirectory() as passing:
+            found = examine(every[name], Path(sys.argv[2] if is_kept else passing))
+        print(json.dumps({"name": name} | found), flush=True)
     os._exit(0)  # llama.cpp's own tear-down is no part of this

@@ -126,6 +126,7 @@ def test_a_refused_file_has_the_facts_of_a_valid_one(pair: tuple[Path, Path], tm
     target = rewritten(pair[0], tmp_path / "target.gguf", keys={"general.name": ["a", "b"]})
     found, valid = check_models(target, pair[1]), check_models(*pair)
     assert found.draft is not None and valid.draft is not None
+    assert valid.target["capture_problem"] is valid.target["rollback_problem"] is None
     assert found.target.keys() == valid.target.keys() and found.draft.keys() == valid.draft.keys()
     assert {name for name, value in found.target.items() if value is not None} == {"file", "architecture"}
     assert {**valid.draft, "step_share": None} == found.draft
@@ -146,6 +147,7 @@ def of_architecture(arch: str, path: Path) -> Path:
 def test_a_target_whose_state_cannot_go_back_takes_no_draft(pair: tuple[Path, Path], tmp_path: Path) -> None:
     for arch in ("minimax-01", "jamba"):
         other = of_architecture(arch, tmp_path / "target.gguf")
+        assert check_models(other).target["rollback_problem"].startswith(f"the recurrent state of {arch} models")
         reason = f"the recurrent state of {arch} models cannot be rolled back in this build"
         assert errors(check_models(other, pair[1])) == [f"{reason}, so the target runs without drafts."]
 

@@ -293,6 +293,8 @@ def _step_shares(files: Sequence[Header]) -> dict[str, float]:
 TARGET_FACTS: dict[str, Callable[[list[Header]], Any]] = {
     "name": lambda files: files[0].value("general.name"),
     "publishes_layer_inputs": lambda files: files[0].architecture in FEATURE_TARGETS,
+    "capture_problem": lambda files: capture_problem(files[0].architecture) or None,
+    "rollback_problem": lambda files: rollback_problem(files[0].architecture) or None,
     "mtp_head": mtp.has_head,
     "mtp_step_share": lambda files: _step_shares(files) if mtp.has_head(files) else None,
     "hidden_size": lambda files: files[0].arch_key("embedding_length"),
