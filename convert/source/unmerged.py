@@ -38,6 +38,10 @@ _LITGPT = (
     "its weights have LitGPT's names (lit_model.pth). Convert them back: litgpt convert_from_litgpt FOLDER OUT, rename "
     "OUT/model.pth to pytorch_model.bin, and add config.json and the tokenizer's files"
 )
+_HQQ = (
+    "its weights are a pickle of HQQ's own classes (qmodel.pt), which is not read. Convert the unquantized checkpoint "
+    "and quantize the GGUF"
+)
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -88,6 +92,8 @@ def training_kind(folder: Path) -> str | None:
             return _DCP.format(f"FOLDER/{name}".rstrip("/"))
     if "zero_to_fp32.py" in names or any(re.fullmatch(r"global_step\d+", name) for name in names):
         return _ZERO
+    if "qmodel.pt" in names:
+        return _HQQ
     return _LITGPT if "lit_model.pth" in names else None
 
 

@@ -181,6 +181,13 @@ def test_a_checkpoint_of_litgpt(original: Path, folder: Path) -> None:
     assert converted(folder) == converted(original)
 
 
+def test_a_folder_of_hqq(original: Path, folder: Path) -> None:
+    without_weights(folder)
+    (folder / "qmodel.pt").write_bytes(b"")
+    assert refusal(folder).endswith("Convert the unquantized checkpoint and quantize the GGUF")
+    assert converted(original)
+
+
 # --- index files -------------------------------------------------------------------------------------------------
 
 
