@@ -28,7 +28,7 @@ N_CTX, N_UBATCH = 64, 32  # tokens: of the smallest graphs
 
 
 def graph_problem(files: Sequence[Path]) -> str:
-    """Return the reason why llama.cpp cannot load a model or build its graphs; "" if it can, or if nothing was built.
+    """Return why llama.cpp cannot load a model or build its graphs, with a remedy; "" if it can, or without a library.
 
     files: all parts of the model in order.
     """
@@ -40,6 +40,10 @@ def graph_problem(files: Sequence[Path]) -> str:
     problem = _tried(files[0])
     if problem is None:
         return ""
+    if problem and _tried(files[0], "off") == "":
+        problem += " with flash attention. Run it with --flash-attn off"
+    elif problem:
+        problem += ". Convert or download it again"
     with contextlib.suppress(EnvironmentFailure, OSError):  # a cache that cannot be written costs another trial
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_whole(kept, lambda path: path.write_text(json.dumps({"problem": problem}), "utf-8"))
@@ -52,12 +56,12 @@ def _kept_file(files: Sequence[Path]) -> Path:
     return cache_dir() / "trials" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
 
 
-def _tried(path: Path) -> str | None:
-    """Return the result of the child; None if it took too long."""
+def _tried(path: Path, *options: str) -> str | None:
+    """Return the result of the child; None if it took too long. options: "off" turns flash attention off."""
     paths = os.pathsep.join(filter(None, sys.path))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", __name__, str(path)],
+            [sys.executable, "-m", __name__, str(path), *options],
             env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "GGML_NO_BACKTRACE": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -74,7 +78,7 @@ def _tried(path: Path) -> str | None:
     return f"llama.cpp ends the process while it builds the model's graph ({reason.rpartition(': ')[2]})"
 
 
-def _problem(path: str) -> str:
+def _problem(path: str, *options: str) -> str:
     """Load the model without weights, and make a context, which reserves the graphs of a prompt and of a token."""
     library()
     import llama_cpp
@@ -89,6 +93,8 @@ def _problem(path: str) -> str:
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = N_CTX, N_UBATCH, N_UBATCH
     params.n_threads = params.n_threads_batch = 1
+    if options:
+        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
     context = llama_cpp.llama_init_from_model(model, params)
     return "" if context else f"llama.cpp makes no context for it: {log.first_error() or 'no reason given'}"
 
@@ -98,5 +104,5 @@ if __name__ == "__main__":
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    print(json.dumps({"problem": _problem(sys.argv[1])}), flush=True)
+    print(json.dumps({"problem": _problem(*sys.argv[1:])}), flush=True)
     os._exit(0)

@@ -115,11 +115,7 @@ def _with_trials(report: CheckReport, target: Path, draft: Path | None) -> Check
     models = [read_model(path)[1] for path in (target, draft) if path is not None]
     whole = models if draft is None or is_small(models[0][0], models[1]) else models[:1]
     problems = {files[0].path: graph_problem([file.path for file in files]) for files in whole}
-    found = [
-        Finding("error", f"{problem}. Convert or download it again", str(path))
-        for path, problem in problems.items()
-        if problem
-    ]
+    found = [Finding("error", problem, str(path)) for path, problem in problems.items() if problem]
     return replace(report, compatible=not found, findings=[*report.findings, *found])
 
 
