@@ -77,6 +77,11 @@ def linear_dims(config: ModelConfig) -> dict[str, int]:
     """
     config.require("output_gate_type", "swish", "silu")
     config.require("attn_output_gate", True)
+    if (epsilon := config.need_epsilon("rms_norm_eps")) > 1e-5:
+        raise ConfigError(
+            f"{config.where}: rms_norm_eps is {epsilon:g}, expected at most 1e-5: llama.cpp's DeltaNet blocks use it "
+            "for queries and keys too, where transformers has 1e-6"
+        )
     k_heads, v_heads = config.need_integer("linear_num_key_heads"), config.need_integer("linear_num_value_heads")
     k_head, v_head = config.need_integer("linear_key_head_dim"), config.need_integer("linear_value_head_dim")
     if v_heads % k_heads:

@@ -45,7 +45,7 @@ def _changes(key: str, value: Any, n_layer: int) -> Iterator[Any]:
     elif isinstance(value, int):
         yield from (value + 1, value * 2)
     elif isinstance(value, float):
-        yield from (value * 2, value * 100)
+        yield from (value * 2, 0.05 if value < 1e-3 else value * 100)  # an epsilon that shows in the logits
 
 
 def _paths(config: dict[str, Any], family: str) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

@@ -40,7 +40,9 @@ def test_published_hybrids(name: str) -> None:
     assert found["attention.recurrent_layers"] == [(i + 1) % 4 != 0 for i in range(n_layer)]
 
 
-@pytest.mark.parametrize(("key", "value"), [("output_gate_type", "sigmoid"), ("attn_output_gate", False)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("output_gate_type", "sigmoid"), ("attn_output_gate", False), ("rms_norm_eps", 1e-3)]
+)
 def test_gates_that_llama_cpp_does_not_compute(key: str, value: object) -> None:
     config = copy.deepcopy(CONFIGS["Qwen/Qwen3.8-27B"])
     config["text_config"][key] = value
