@@ -278,13 +278,13 @@ def _check_files(choice: Choice[EagleOptions], given: Mapping[str, Any]) -> tupl
     load = load_options(given, choice.options)
     require_servers(load, files, None if choice.draft == MTP else draft)
     n_ctx = given.get("n_ctx", PARENT_PARAMETERS["n_ctx"]) or int(target.arch_key("context_length", 0))
-    if not _scales_positions(given) and (problem := beyond_training(target, n_ctx)):
-        warnings.warn(problem, stacklevel=5)
     if load.n_gpu_layers == 0:
         types = (given.get(name) for name in ("type_k", "type_v"))
         memory = DraftContext(draft, choice.options.draft_n_ctx) if draft is not None else None
         type_k, type_v = (F16 if kind is None else kind for kind in types)
         require_memory(target, n_ctx, type_k, type_v, memory)
+    if not _scales_positions(given) and (problem := beyond_training(target, n_ctx)):
+        warnings.warn(problem, stacklevel=5)
     return target, draft
 
 

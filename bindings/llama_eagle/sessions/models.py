@@ -105,8 +105,6 @@ class Context(Closing):
 
         self._api: Any = llama_cpp
         self.model = model
-        if problem := beyond_training(model.header, options.n_ctx):
-            warnings.warn(problem, stacklevel=3)
         params = _context_params(llama_cpp, options)
         if model.n_gpu_layers == 0:
             require_memory(model.header, params.n_ctx, params.type_k, params.type_v, draft)
@@ -125,6 +123,8 @@ class Context(Closing):
         except IncompatibleModels:
             self.close()
             raise
+        if problem := beyond_training(model.header, options.n_ctx):
+            warnings.warn(problem, stacklevel=3)
 
     @property
     def model_path(self) -> Path:
