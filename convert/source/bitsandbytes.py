@@ -76,7 +76,7 @@ def eight_bits(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shap
     if codes.ndim != 2 or len(scale) != len(codes):
         raise ConversionError(f"its scales have shape {list(parts['scale'].shape)}, expected one for each of its rows")
     if layout is not None and layout.any():
-        raise ConversionError("its weight_format is not `row`: save it again with bitsandbytes 0.45 or later")
+        raise ConversionError("its weight_format is not `row`: convert the unquantized checkpoint")
     out = codes.astype(np.float32)
     out *= scale[:, None]
     out *= np.float32(1 / 127)

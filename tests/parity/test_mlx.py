@@ -147,3 +147,25 @@ def test_values_are_those_of_mlx(recipe: str, dtype: str, tmp_path: Path) -> Non
     kept, _ = converted(folder, "auto")  # has the type of the scales
     for target in names.values():
         np.testing.assert_array_equal(as_f32(kept[f"{target}.weight"]), found[f"{target}.weight"])
+
+
+def test_a_scale_for_each_expert(tmp_path: Path) -> None:
+    """mlx-lm's option for nvfp4. It computes such layers on a GPU only, so the values are compared."""
+    import mlx.core as mx
+    from mlx_lm.utils import load, quantize_model, save
+
+    source = make_published("qwen3moe", tmp_path / "source")
+    model, tokenizer, config = load(str(source), return_config=True, lazy=True)
+    model, config = quantize_model(
+        model, config, None, None, mode="nvfp4", global_scale=True, quant_predicate=lambda path, module: True
+    )
+    save(tmp_path / "coded", str(source), model, tokenizer, config)
+    found, _ = converted(tmp_path / "coded")
+    stored = mx.load(str(tmp_path / "coded/model.safetensors"))
+    for kind in ("up", "down"):
+        parts = [
+            stored[f"model.layers.0.mlp.switch_mlp.{kind}_proj.{part}"] for part in ("weight", "scales", "global_scale")
+        ]
+        for expert, (codes, scales, whole) in enumerate(zip(*parts, strict=True)):
+            values = mx.dequantize(codes, scales, mode="nvfp4", global_scale=whole, dtype=mx.float32)
+            np.testing.assert_array_equal(found[f"blk.0.ffn_{kind}_exps.weight"][expert], np.array(values))

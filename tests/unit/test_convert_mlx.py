@@ -11,7 +11,9 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from fixtures.eagle3_checkpoints import DraftSpec, make_draft, make_target_gguf
 from fixtures.targets import fuse_experts, make_target
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.convert.source.coded import read_scheme
 from llama_eagle.convert.source.weights import Weights
@@ -142,9 +144,7 @@ def as_mlx(source: Path, folder: Path, bits: int = 0) -> Path:
             else:
                 experts.setdefault(f"{prefix}.mlp.switch_mlp.{rest.split('.')[1]}.weight", []).append(tensor)
     state |= {name: torch.stack(each) for name, each in experts.items()}
-    if bits:
-        for name in [n for n, t in state.items() if t.ndim > 1 and "conv1d" not in n and t.shape[-1] % 32 == 0]:
-            state |= quantized(name.removesuffix(".weight"), state.pop(name), bits)
+    state = all_quantized(state, bits) if bits else state
     folder.mkdir()
     for file in source.iterdir():
         if file.suffix in (".json", ".jinja"):
@@ -156,6 +156,14 @@ def as_mlx(source: Path, folder: Path, bits: int = 0) -> Path:
         config["quantization"] = config["quantization_config"] = {**AFFINE, "bits": bits, "group_size": 32}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def all_quantized(state: State, bits: int) -> State:
+    found: State = {}
+    for name, tensor in state.items():
+        is_matrix = tensor.ndim > 1 and "conv1d" not in name and tensor.shape[-1] % 32 == 0
+        found |= quantized(name.removesuffix(".weight"), tensor, bits) if is_matrix else {name: tensor}
+    return {name: tensor.contiguous() for name, tensor in found.items()}
 
 
 def quantized(module: str, values: torch.Tensor, bits: int) -> State:
@@ -214,6 +222,22 @@ def test_an_encoder_that_was_left_out_is_named(sources: dict[str, Path], tmp_pat
     with pytest.raises(ConfigError, match=r"no vision encoder.*need the original checkpoint"):
         convert_vision(folder, tmp_path / "mmproj.gguf")
     convert_vision(sources["qwen35"], tmp_path / "mmproj.gguf")
+
+
+def test_a_draft(tmp_path: Path) -> None:
+    """It has no table of shapes in advance: the bits are config.json's."""
+    folder, target = make_draft(tmp_path / "draft", DraftSpec()), make_target_gguf(tmp_path / "target.gguf")
+    state, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    found: list[dict[str, np.ndarray]] = []
+    for stored in (state, all_quantized(state, 8)):
+        save_file(stored, folder / "model.safetensors")
+        convert_draft(folder, target, tmp_path / "draft.gguf", DraftOptions(outtype="f32"))
+        found.append({t.name: np.array(t.data) for t in gguf.GGUFReader(tmp_path / "draft.gguf").tensors})
+        (folder / "config.json").write_text(json.dumps({**config, "quantization": {**AFFINE, "bits": 8}}))
+    plain, coded = found
+    assert plain.keys() == coded.keys()
+    for name, values in plain.items():
+        assert abs(coded[name] - values).max() <= np.ptp(values) / 128, name  # scales are bfloat16
 
 
 # --- faults ------------------------------------------------------------------------------------------------------
