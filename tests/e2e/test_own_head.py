@@ -70,6 +70,9 @@ def test_the_head_drafts_and_the_text_stays(folder: Path) -> None:
             "the MTP head in mtp-model.gguf drafts: it has the target's name (draft=none turns it off)"
         ),
         ("bare/model.gguf", None): "drafts: prompt look-up",
+        ("bare/model.gguf", str(folder / "whole.gguf")): (
+            f"the MTP head of {folder / 'whole.gguf'}, and no more of that model, is the drafter, as requested"
+        ),
     }
     for (name, draft), why in choices.items():
         with load(folder / name, draft=draft, n_draft=4) as llm:  # "auto" would look up first

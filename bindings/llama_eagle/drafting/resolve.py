@@ -14,6 +14,7 @@ from llama_eagle.gguf.header import Header, Source, read_model
 from llama_eagle.gguf.names import DRAFT_KINDS, names_of
 from llama_eagle.gguf.pairing import require_target
 from llama_eagle.gguf.sidecars import Sidecar, find_sidecars, fitting
+from llama_eagle.gguf.validate.small import is_small
 from llama_eagle.pairs import find_pairs, kept_draft
 from llama_eagle.sessions.options import MTP, SessionOptions
 
@@ -35,8 +36,7 @@ Options = TypeVar("Options", bound=DraftingOptions)
 class Choice(Generic[Options]):
     """Options with `draft` set, and the reason in a sentence that begins with the drafter.
 
-    target: as given, or its headers if they had to be read. sidecar: headers of a draft in its own file that was found
-    next to the target.
+    target: as given, or its headers if they had to be read. sidecar: headers of a draft in its own file.
     """
 
     options: Options
@@ -80,7 +80,12 @@ def _asked_for(target: Source, options: Options) -> Choice[Options]:
     what = LOOKUP if options.draft == NONE and options.lookup else str(options.draft)
     if what == LOOKUP:
         target = _require_rollback(read_model(target)[1])
-    return Choice(options, NAMED.get(what, f"{what} is the drafter, as requested"), target)
+    draft = None
+    if options.draft_file is not None and options.draft_file.is_file():
+        target, draft = read_model(target)[1], read_model(options.draft_file)[1]
+        if mtp.has_head(draft) and not mtp.is_head_alone(draft) and not is_small(target[0], draft):
+            what = f"the MTP head of {what}, and no more of that model,"
+    return Choice(options, NAMED.get(what, f"{what} is the drafter, as requested"), target, draft)
 
 
 def _require_rollback(target: list[Header]) -> list[Header]:
