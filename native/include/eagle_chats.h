@@ -19,7 +19,8 @@ extern "C" {
 // Converts a JSON schema: {"grammar", "unenforced"}. unenforced: keys that the grammar does not enforce.
 LLAMA_API int32_t eagle_schema_grammar(const char * schema, const char ** result);
 
-// Returns the same for a call of one of several functions ([{"name", "parameters"}]): {"name", "arguments"} as JSON.
+// Returns the same for a call of one of several functions ([{"name", "parameters"}]), {"name", "arguments"} as JSON, or
+// for the arguments of one function. What a grammar cannot express of a schema is left open unless it is "strict".
 LLAMA_API int32_t eagle_calls_grammar(const char * functions, const char ** result);
 
 struct eagle_reply;  // parser of an answer

@@ -30,7 +30,7 @@ LLAMA_API int32_t eagle_sampler_accept(struct llama_sampler * sampler, llama_tok
 // Checks that llama_sampler_init_grammar can load this GBNF text (null-terminated UTF-8) with the root rule `root`.
 // EAGLE_ERR_ARGUMENT if it cannot be parsed or exceeds a limit of eagle_grammar.h (size, depth, states, time), at which
 // llama.cpp's own function would crash or hang. A grammar can pass and still reach too many states later: then
-// eagle_sample fails.
+// eagle_sample fails. vocab: null for a grammar without tokens.
 LLAMA_API int32_t eagle_grammar_check(const struct llama_vocab * vocab, const char * text, const char * root);
 
 // Translates the pattern of a JSON schema into the right side of a GBNF rule for JSON strings that match it, and writes

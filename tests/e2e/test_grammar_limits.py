@@ -95,8 +95,8 @@ GREAT: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("schema, reason", GREAT.values(), ids=GREAT)
 def test_great_numbers_in_schemas_are_refused(llm: Any, schema: dict[str, Any], reason: str) -> None:
-    """As a form of the answer and as the parameters of a tool that is required or named."""
-    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    """As a form of the answer and as the parameters of a strict tool, required or named. Others are left open."""
+    tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}]
     named = {"type": "function", "function": {"name": "f"}}
     form = {"type": "json_schema", "json_schema": {"schema": schema}}
     for request in (
@@ -106,6 +106,12 @@ def test_great_numbers_in_schemas_are_refused(llm: Any, schema: dict[str, Any], 
     ):
         with pytest.raises(UsageError, match=reason):
             llm.create_chat_completion([{"role": "user", "content": "a"}], max_tokens=2, **request)
+    tools[0]["function"]["strict"] = False
+    for choice in ("required", named):
+        with pytest.warns(UserWarning, match="the grammar does not enforce"):
+            llm.create_chat_completion(
+                [{"role": "user", "content": "a"}], max_tokens=2, tools=tools, tool_choice=choice
+            )
 
 
 @pytest.mark.parametrize("low, high", [(0, 0), (0, 1), (2, 2), (3, None), (0, 5), (1, 2000), (2000, 2000), (1, 10**9)])

@@ -256,7 +256,7 @@ def test_pictures(tmp_path: Path) -> None:
         texts = {seed: picture_said(api, seed) for seed in (1, 2)}
         assert texts[1] != texts[2]
         assert texts[1] == picture_said(api, 1, stream=True)
-        results = [picture_in_result(api, seed) for seed in (1, 2, 1)]
+        results = [picture_in_result(api, seed) for seed in (1, 4, 1)]
         assert results[0] == results[2] != results[1]
         completion = api.completions.create(model="tiny", prompt=[[97, 98, 99]], max_tokens=2, temperature=0)
         assert completion.choices[0].text

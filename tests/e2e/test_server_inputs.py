@@ -209,7 +209,7 @@ def test_documents_of_text(qwen: Served) -> None:
     ("path", "body", "words"),
     [
         (MESSAGES, blocks({"type": "document", "source": {"type": "base64", "data": "x"}}), ["document", "base64"]),
-        (MESSAGES, blocks({"type": "search_result", "content": []}), ["search_result"]),
+        (MESSAGES, blocks({"type": "container", "content": []}), ["container"]),
         (MESSAGES, {"messages": "x", "max_tokens": 1}, ["'messages' is no list"]),
         (CHATS, {"messages": "x"}, ["'messages' is no list"]),
         ("/completion", None, ["no JSON object"]),

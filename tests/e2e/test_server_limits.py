@@ -74,11 +74,11 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schemas(server: Served, name: str) -> None:
-    """As a form of the answer, in both APIs, and as a tool's parameters."""
-    for path, request in REQUESTS[:2] if '"pattern"' in SCHEMAS[name] else REQUESTS:  # see test_great_numbers
+    """As a form of the answer, in both APIs, and as a tool's parameters, which are left open."""
+    for path, request in REQUESTS:
         body = json.dumps(request).replace(json.dumps(HERE), SCHEMAS[name])
         status, answer = server.send("POST", path, body.encode())
-        assert status == 400, (path, status, str(answer)[:200])
+        assert status == 400 or "tools" in request, (path, status, str(answer)[:200])
         assert works(server)
 
 
@@ -94,10 +94,11 @@ COUNTS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", COUNTS)
 def test_great_numbers(server: Served, name: str) -> None:
     schema, reason = COUNTS[name]
-    for path, request in REQUESTS[:2] if "pattern" in schema else REQUESTS:  # this template's arguments are plain text
+    for path, request in REQUESTS:
         body = json.dumps(request).replace(json.dumps(HERE), json.dumps(schema))
         status, answer = server.send("POST", path, body.encode())
-        assert status == 400 and reason in str(answer), (path, answer)
+        is_open = "tools" in request and status == 200
+        assert is_open or (status == 400 and reason in str(answer)), (path, answer)
     assert works(server)
 
 
@@ -227,5 +228,6 @@ def test_a_large_catalogue_of_tools(server: Served) -> None:
     numbers = [{"type": "array", "maxItems": 2000, "items": {"const": i}} for i in range(200)]
     function = {"parameters": {"type": "object", "properties": {f"list{i}": each for i, each in enumerate(numbers)}}}
     tools = [{"type": "function", "function": {"name": "greedy", **function}}]
-    status, answer = server.post("/v1/chat/completions", {**CHAT, "tools": tools, "tool_choice": "required"})
-    assert status == 400 and "tool-greedy-arg-list" in str(answer), answer
+    _, answer = server.post("/v1/chat/completions", {**CHAT, "tools": tools, "tool_choice": "required"})
+    assert answer["error"]["code"] == "context_length_exceeded", answer  # its schema is left open
+    assert "does not enforce all limits of these tools' schemas" in server.log()

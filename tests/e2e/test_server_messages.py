@@ -14,6 +14,7 @@ from fixtures.upstream import source_folder
 from llama_eagle.errors import InputError
 from llama_eagle.sessions.chats.abilities import TOOL
 from llama_eagle.sessions.chats.messages import render_chat
+from transformers.utils.chat_template_utils import render_jinja_template
 
 pytestmark = pytest.mark.native
 
@@ -109,16 +110,10 @@ def test_prompts_are_the_servers(tmp_path: Path, name: str) -> None:
     path = source_folder() / "models/templates" / f"{name}.jinja"
     with serve_template(tmp_path, name) as server:
         for messages, with_tools in CHATS:
-            if with_tools and "gemma-2" in name:
-                continue  # it has no tools
             theirs, own = prompts(server, path, messages, {"tools": [TOOL]} if with_tools else {})
             assert theirs == own
         for messages in uneven_chats(30) if name in JOINING else ():
             has_tools = any("tool_calls" in message for message in messages)
-            if has_tools and "gemma" in name:
-                status, answer = server.post("/apply-template", {"messages": messages, "tools": [TOOL]})
-                assert status == 400 or "Q0" in answer["prompt"]
-                continue
             theirs, own = prompts(server, path, messages, {"tools": [TOOL]} if has_tools else {})
             assert theirs == own, messages
             assert all(text in own for text in texts_of(messages))
@@ -149,3 +144,56 @@ def test_parts_next_to_tools(tmp_path: Path) -> None:
         for content in ("one", [{"type": "text", "text": "one"}]):
             body = {"messages": [{"role": "user", "content": content}], "tools": [TOOL]}
             assert '[AVAILABLE_TOOLS][{"type": "function"' in server.post("/apply-template", body)[1]["prompt"]
+
+
+def test_a_later_system_message_changes_nothing_before_it(tmp_path: Path) -> None:
+    """Qwen3.5's template wants system messages first."""
+    chat = [{"role": "system", "content": "RULES"}, USER, {"role": "assistant", "content": "Answer"}]
+    with serve_template(tmp_path, "Qwen3.5-4B") as server:
+
+        def prompt(role: str) -> str:
+            status, answer = server.post(
+                "/apply-template", {"messages": [*chat, {"role": role, "content": "NEWS"}, USER]}
+            )
+            assert status == 200, answer
+            return str(answer["prompt"])
+
+        assert prompt("system") == prompt("developer") == prompt("user")
+
+
+def test_a_template_without_tools(tmp_path: Path) -> None:
+    """The log says once that they are not shown; calls and results of the history are texts."""
+    result = {"role": "tool", "content": "RESULT", "tool_call_id": "call00001"}
+    messages = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, result]
+    with serve_template(tmp_path, "google-gemma-2-2b-it") as server:
+        for _ in range(2):
+            status, answer = server.post("/apply-template", {"messages": messages, "tools": [TOOL]})
+            call = 'Call of the tool tool1:\n{"arg": "é 12345"}<end_of_turn>'
+            assert status == 200 and call in answer["prompt"], answer
+            assert "user\nResult of the tool tool1:\nRESULT<end_of_turn>" in answer["prompt"]
+        assert server.log().count("the model does not see them") == 1
+
+
+def test_an_attribute_of_a_method_is_undefined(tmp_path: Path) -> None:
+    """As in Jinja2: Command R+'s template reads `items` of a schema, which is a method of every dict."""
+    items = {"type": "array", "items": {"type": "string"}, "description": "d"}
+    listed = {"type": "object", "properties": {"a": items}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "tool1", "description": "d", "parameters": listed}}
+    name = "CohereForAI-c4ai-command-r-plus-tool_use"
+    template = (source_folder() / "models/templates" / f"{name}.jinja").read_text()
+    variables = {"bos_token": "", "eos_token": "<|im_end|>", "add_generation_prompt": True}
+    (expected,), _ = render_jinja_template([[USER]], tools=[tool], chat_template=template, **variables)
+    with serve_template(tmp_path, name) as server:
+        status, answer = server.post("/apply-template", {"messages": [USER], "tools": [tool]})
+    assert status == 200 and answer["prompt"].lstrip("\v") == expected, (answer, expected)
+
+
+def test_the_nearest_effort_that_a_template_takes(tmp_path: Path) -> None:
+    """Hy3's takes low and high."""
+    efforts = {"minimal": "low", "low": "low", "medium": "high", "high": "high", "max": "high"}
+    with serve_template(tmp_path, "tencent-Hy3") as server:
+        for given, taken in efforts.items():
+            status, answer = server.post("/apply-template", {"messages": [USER], "reasoning_effort": given})
+            assert status == 200 and f"reasoning_effort:{taken}<" in answer["prompt"], answer
+        status, answer = server.post("/apply-template", {"messages": [USER], "reasoning_effort": "much"})
+        assert status == 400 and "should be no_think/low/high" in answer["error"]["message"]

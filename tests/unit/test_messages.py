@@ -16,7 +16,7 @@ from llama_eagle.drop_in.images import ImageReader
 from llama_eagle.drop_in.replies import ARGUMENTS, NamedCall, Part
 from llama_eagle.errors import EagleError, UsageError
 from llama_eagle.sessions import template_worker
-from llama_eagle.sessions.chats.abilities import TOOL
+from llama_eagle.sessions.chats.abilities import TOOL, shows_calls
 from llama_eagle.sessions.chats.messages import as_texts, normalized, render_chat, text_of, with_objects
 from llama_eagle.vision.pictures import Sources
 
@@ -185,6 +185,10 @@ def test_every_template_gets_what_transformers_gives_it() -> None:
         if "Ministral-3" in path.name and "reasoning" in name:
             continue  # reasoning is a part of the content there
         template = path.read_text()
+        if "calls" in name and not shows_calls(template):
+            shown = [prompt(template, messages, tools=[TOOL]) for messages, _ in chats(name, path)]
+            assert all("12345" in text and "RESULT" in text for text in shown), path.name
+            continue
         for messages, forms in chats(name, path):
             texts = [text for form in forms if (text := by_transformers(template, form)) is not None]
             expected = next((text for text in texts if "12345" in text), *texts[:1])
@@ -274,6 +278,7 @@ OBJECT_CALLS = (
     "{% for m in messages %}{% for c in m.tool_calls %}{% for k, v in c.function.arguments|items %}{{ k }}={{ v }}"
 )
 OBJECT_CALLS += "{% endfor %}{% endfor %}{% endfor %}"
+CALLING = "{{ tools }}" + PRINTS
 SYSTEMS = [{"role": "system", "content": "A"}, USER, {"role": "system", "content": "B"}]
 PECULIAR = [
     (PRINTS, [{"role": "user", "content": [PART, PART]}], "[user:ONE\nONE]"),
@@ -281,10 +286,11 @@ PECULIAR = [
     (PRINTS, [{"role": "developer", "content": "A"}], "[system:A]"),
     ("{# <|channel|> #}" + PRINTS, [{"role": "developer", "content": "A"}], "[developer:A]"),
     (PARTS, [USER, ANSWER | {"content": [PART, PART]}], "[QUESTION][ONEONE]"),
-    (FIRST, SYSTEMS, "(A\n\nB)[QUESTION]"),
-    (FIRST, [USER, {"role": "system", "content": "B"}], "(B)[QUESTION]"),
-    (STRICT, SYSTEMS, "[A\n\nB][QUESTION]"),
-    (NONE, SYSTEMS, "[A\n\nB\nQUESTION]"),
+    (FIRST, SYSTEMS, "(A)[QUESTION][B]"),
+    (FIRST, [USER, {"role": "system", "content": "B"}], "[QUESTION][B]"),
+    (STRICT, SYSTEMS, "[A][QUESTION][B]"),
+    (STRICT, [SYSTEMS[0], SYSTEMS[2], USER], "[A\n\nB][QUESTION]"),
+    (NONE, SYSTEMS, "[A\nQUESTION][B]"),
     (NONE, [{"role": "system", "content": "A"}], "[A]"),
     (TEXT_CALLS, CALLS, '<{"arg": "12345"}>'),
     (OBJECT_CALLS, CALLS, "arg=12345"),
@@ -297,10 +303,38 @@ def test_templates_with_a_peculiarity(template: str, messages: list[Any], expect
 
 
 def test_a_format_without_a_template_gets_texts_and_one_system_message() -> None:
-    found = as_texts([*SYSTEMS, {"role": "developer", "content": [PART]}, CALLS[1]])
+    found = as_texts([{"role": "developer", "content": [PART]}, *SYSTEMS, CALLS[1]])
     assert [(message["role"], message["content"]) for message in found] == [
-        ("system", "A\n\nB\n\nONE"), ("user", "QUESTION"), ("assistant", ""),
+        ("system", "ONE\n\nA"), ("user", "QUESTION"), ("user", "B"), ("assistant", ""),
     ]  # fmt: skip
+
+
+def test_rules_between_a_call_and_its_result_follow_the_result() -> None:
+    rule = {"role": "system", "content": "RULE"}
+    results = [{"role": "tool", "content": text, "tool_call_id": "call00001"} for text in ("R1", "R2")]
+    roles = [each["role"] for each in normalized(PRINTS, [*CALLS[:2], results[0], rule, rule, results[1], USER])]
+    assert roles == ["user", "assistant", "user", "user", "system", "system", "user"]  # PRINTS has no results
+
+
+def test_parts_of_results_that_are_not_read_are_texts() -> None:
+    """The user's own parts are refused."""
+    parts = [PART, {"type": "image_url", "image_url": {"url": "data:"}}, {"type": "resource"}, 5]
+    found = normalized(CALLING, [*CALLS[:2], {"role": "tool", "content": parts, "tool_call_id": "call00001"}])
+    assert found[-1]["content"].split("\n") == ["ONE"] + [
+        f"[Here is a {what} that this model cannot read.]"
+        for what in ("picture", "part of type 'resource'", "part of type 'int'")
+    ]
+    with pytest.raises(UsageError):
+        normalized(CALLING, [{"role": "user", "content": parts}])
+
+
+def test_calls_and_results_are_texts_for_a_template_without_tools() -> None:
+    result = {"role": "tool", "content": [PART], "tool_call_id": "call00001"}
+    chat = [USER, CALLS[1] | {"content": "Look."}, result, USER]
+    call = 'Look.\n\nCall of the tool tool1:\n{"arg": "12345"}'
+    found = [(each["role"], each["content"]) for each in normalized(PRINTS, chat)]
+    assert found[1:3] == [("assistant", call), ("user", "Result of the tool tool1:\nONE")]
+    assert [each["role"] for each in normalized(CALLING, chat)] == ["user", "assistant", "tool", "user"]
 
 
 def test_texts_are_separated_but_not_from_a_picture_before_them() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fixtures.schemas import BARE, CONFLICTS, DEFINED, ENDLESS, RECURSIVE, SIBLINGS
 from llama_eagle.errors import UsageError
-from llama_eagle.sessions.chat import calls_grammar, schema_grammar
+from llama_eagle.sessions.chat import arguments_grammar, calls_grammar, schema_grammar
 
 pytestmark = pytest.mark.native
 
@@ -301,7 +301,7 @@ def test_bounds_of_64_bits_hold_and_greater_ones_are_never_reached() -> None:
         assert gbnf(json.dumps({"type": "integer", **wide})) == gbnf('{"type": "integer", "minimum": -1e30}')
 
 
-def test_a_tool_that_has_no_grammar_is_named() -> None:
+def test_a_strict_tool_that_has_no_grammar_is_named() -> None:
     """Also among many: 30 tools with eight bounded arrays each are within the limits."""
     arrays = {
         f"a{i}": {"type": "array", "maxItems": 50 + i, "items": {"type": "string", "maxLength": 90 + i}}
@@ -310,9 +310,37 @@ def test_a_tool_that_has_no_grammar_is_named() -> None:
     tools = [{"name": f"t{i}", "parameters": {"type": "object", "properties": arrays}} for i in range(30)]
     assert calls_grammar(tools)[0]
     bad = {"type": "object", "properties": {"a": {"type": "string", "minLength": 5000}}}
-    tools[17]["parameters"] = bad
-    with pytest.raises(UsageError, match=r"^tool 't17': the JSON schema .*minLength 5000 is above 2000"):
+    tools[17] |= {"parameters": bad, "strict": True}
+    with pytest.raises(UsageError, match=r"^the tool 't17' is strict, .*minLength 5000 is above 2000"):
         calls_grammar(tools)
+    tools[17] |= {"strict": False}
+    assert calls_grammar(tools)[1] == ["minLength"]
+
+
+def test_schemas_of_tools_are_left_open_where_they_have_no_grammar() -> None:
+    """Each key with a fault, and no other one."""
+    city = {"type": "string", "enum": ["Paris"]}
+    for schema, _ in REFUSED:
+        open_schema = {"type": "object", "properties": {"city": city, "other": schema}, "required": ["city"]}
+        grammar, left = arguments_grammar({"name": "f", "parameters": open_schema})
+        assert "Paris" in grammar and left, schema
+    two = {"allOf": [{"type": "string", "pattern": "^a"}, {"pattern": "b$", "maxLength": 5}]}
+    kept, left = arguments_grammar({"name": "f", "parameters": {"properties": {"a": two}}})
+    assert (kept, left) == (gbnf({"properties": {"a": {"type": "string", "pattern": "^a"}}}), ["maxLength", "pattern"])
+
+
+LOOP = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "string"}]}}}  # a rule that begins with itself
+
+
+@pytest.mark.parametrize("wide", [{"$ref": "#/$defs/a"}, {"properties": {str(i): {} for i in range(1001)}}])
+def test_schemas_of_tools_beyond_the_limits_of_grammars_keep_their_names(wide: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}, "wide": wide}, **LOOP}
+    for grammar, left in (
+        arguments_grammar({"name": "f", "parameters": schema}),
+        calls_grammar([{"name": "g"}, {"name": "f", "parameters": schema}]),
+    ):
+        assert "city" in grammar and "wide" in grammar
+        assert "all limits of these tools' schemas" in left
 
 
 @pytest.mark.parametrize(("schema", "merged"), SIBLINGS, ids=repr)

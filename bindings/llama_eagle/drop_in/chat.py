@@ -27,7 +27,8 @@ from llama_eagle.drop_in.replies import (
 )
 from llama_eagle.drop_in.templates import Template
 from llama_eagle.errors import UsageError
-from llama_eagle.sessions.chat import Reply, calls_grammar, schema_grammar
+from llama_eagle.sessions.chat import Reply, arguments_grammar, calls_grammar, schema_grammar
+from llama_eagle.sessions.chats import abilities
 from llama_eagle.sessions.chats.calls import is_json
 
 Reader = FormattedReply | RequiredCall | NamedCall
@@ -49,7 +50,7 @@ def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = No
     if is_required(request):
         return request | {"grammar": _grammar_of_calls(request), "tool_choice": "auto", "response_format": None}
     if called is not None:  # also checked for formats with own calls: the parent would fall back to any JSON
-        own = grammar_of_schema(json.dumps(called.get("parameters") or {"type": "object"}))
+        own = _grammar(*arguments_grammar(called))
         if not is_own:
             return request | {"grammar": own, "tool_choice": "auto", "function_call": None, "response_format": None}
     if request["response_format"] is not None:
@@ -100,6 +101,13 @@ def warn_dropped(request: Request, name: str) -> None:
         warnings.warn(f"{text} Use the model's own template, or chatml-function-calling.", stacklevel=4)
 
 
+def warn_unseen(request: Request, template: str) -> None:
+    """Warn if a model's own template has no place for tools."""
+    if template and (request["tools"] or request["functions"]) and not abilities.shows_tools(template):
+        text = "the model does not see the tools: its chat template has no place for them."
+        warnings.warn(f"{text} Use a model with tools, or describe them in a message.", stacklevel=4)
+
+
 def is_required(request: Mapping[str, Any]) -> bool:
     """Return True if the reply must be a tool call."""
     return request["tool_choice"] in ("required", "any")
@@ -140,7 +148,10 @@ def template_options(request: Request) -> dict[str, Any]:
 
 def reply_to(template: Template, request: Request, options: Mapping[str, Any]) -> Reply:
     """Return the parser of the reply to a request. options: variables of the template."""
-    functions = [{**each, "parameters": with_properties(each.get("parameters"))} for each in free_functions(request)]
+    functions = [
+        {**each, "strict": False, "parameters": with_properties(each.get("parameters"))}
+        for each in free_functions(request)
+    ]
     return Reply(
         template=template.text,
         bos=template.bos,

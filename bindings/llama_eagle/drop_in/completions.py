@@ -152,6 +152,8 @@ class Completions(Attributes):
         llama = self._for_handler(ends, request, name)
         if self.chat_handler is None and name not in (*self._chat_handlers, *chat.CALL_FORMATS):
             chat.warn_dropped(request, name)
+        elif self.chat_handler is None:
+            chat.warn_unseen(request, template_of(self, self.metadata, name).text)
         handler = self.chat_handler or self._chat_handlers.get(name) or get_chat_completion_handler(name)
         options = chat.template_options(request) if self.chat_handler is None else {}
         options |= chat_template_kwargs or {}

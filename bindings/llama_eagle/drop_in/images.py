@@ -10,7 +10,7 @@ from typing import Any
 from llama_eagle.drop_in.answers.prompt import ForHandler
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.sessions.chats import abilities
-from llama_eagle.sessions.chats.messages import text_of
+from llama_eagle.sessions.chats.messages import text_of, unread_part
 from llama_eagle.vision.in_text import Encode, PicturesInText
 from llama_eagle.vision.pictures import Picture, Sources, fetch
 
@@ -49,7 +49,8 @@ class _Chat:
             return message
         role = "system" if message.get("role") == "developer" else str(message.get("role"))
         joint = abilities.joint_of_texts(self.template, role) if self.template else None
-        return {**message, "content": text_of([self._part(part) for part in content], "\n" if joint is None else joint)}
+        parts = [self._part(unread_part(part) if role == "tool" and _is_unread(part) else part) for part in content]
+        return {**message, "content": text_of(parts, "\n" if joint is None else joint)}
 
     def _part(self, part: Any) -> Mapping[str, Any]:
         """Return a part of text, or the marker of a picture."""
@@ -75,6 +76,10 @@ class _Chat:
                 "the text of all messages."
             )
         return self.reader.pictures.join(texts, self.found, encode)
+
+
+def _is_unread(part: Any) -> bool:
+    return not _is_image(part) and not (isinstance(part, Mapping) and isinstance(part.get("text"), str))
 
 
 def _is_image(part: Any) -> bool:

@@ -62,8 +62,16 @@ def schema_grammar(schema: str) -> tuple[str, list[str]]:
 
 
 def calls_grammar(functions: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
-    """Return the grammar of {"name": ..., "arguments": ...} for a call of one of `functions`, as `schema_grammar`."""
+    """Return the grammar of {"name": ..., "arguments": ...} for a call of one of `functions`, as `schema_grammar`.
+
+    What a grammar cannot express of a schema is left open. Raises `UsageError` for such a schema of a strict function.
+    """
     return _grammar("eagle_calls_grammar", json.dumps(list(functions)))
+
+
+def arguments_grammar(function: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the grammar of the arguments of a call of `function`, as `calls_grammar`."""
+    return _grammar("eagle_calls_grammar", json.dumps(function))
 
 
 def _grammar(name: str, given: str) -> tuple[str, list[str]]:

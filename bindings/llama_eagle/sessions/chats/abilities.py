@@ -24,7 +24,7 @@ REASONING = ("reasoning_content", "reasoning", "thinking", "thought")  # keys of
 CALL_ID = "call00001"  # some templates require nine characters
 IN_CONTENT = "content"  # reasoning is a part of the content
 CHARACTERS_OF_A_LIST = ("'text'", '"text"')  # in the output of a template that prints the list itself
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "tool1",
@@ -63,6 +63,21 @@ def takes_later_systems(template: str) -> bool:
     return all(f"{MARK}{i}" in text for i in range(3))
 
 
+@lru_cache(maxsize=32)
+def shows_tools(template: str) -> bool:
+    """Return False if the tools of a request are not in its prompt."""
+    prompt = _rendered(template, [USER], tools=[TOOL])
+    return not prompt or TOOL["function"]["name"] in prompt
+
+
+@lru_cache(maxsize=32)
+def shows_calls(template: str) -> bool:
+    """Return False for a template that shows neither tools nor the calls of answers."""
+    return shows_tools(template) or any(
+        all(MARK in text for text in texts) for texts in _sound_calls(template).values()
+    )
+
+
 @dataclass(frozen=True)
 class CallForm:
     """The form in which a template shows calls."""
@@ -77,11 +92,17 @@ def form_of_calls(template: str) -> CallForm:
 
     A form in which the template fails, or prints a word for missing content, is not used.
     """
+    usable = _sound_calls(template)
+    shown = [form for form, texts in usable.items() if all(MARK in text for text in texts)]
+    return next(iter([*shown, *usable]), CallForm())
+
+
+@lru_cache(maxsize=32)
+def _sound_calls(template: str) -> dict[CallForm, list[str]]:
+    """Return the prompts with an earlier call, last and followed by an answer, for each form that is sound."""
     forms = [CallForm(as_text, is_null) for as_text in (False, True) for is_null in (True, False)]
     texts = {form: [_rendered(template, _in_form(form)[:n], tools=[TOOL]) for n in (3, 5)] for form in forms}
-    usable = [form for form in forms if all(map(_is_sound, texts[form]))]
-    shown = [form for form in usable if all(MARK in text for text in texts[form])]
-    return next(iter([*shown, *usable]), CallForm())
+    return {form: prompts for form, prompts in texts.items() if all(map(_is_sound, prompts))}
 
 
 @lru_cache(maxsize=32)

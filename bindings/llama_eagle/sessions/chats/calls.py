@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_eagle.errors import UsageError
@@ -35,6 +35,33 @@ def read_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
         is_whole = isinstance(given, str) and given.strip() not in ("", "null") and is_json(given)
         return {**call, "function": {**function, "arguments": given if is_whole else _written(arguments)}}
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def has_calls(message: Mapping[str, Any]) -> bool:
+    """Return True for an answer with calls, and for a result."""
+    return bool(message.get("tool_calls")) or message["role"] == "tool"
+
+
+def calls_as_texts(messages: Sequence[Mapping[str, Any]], text_of: Callable[[Any], str]) -> list[dict[str, Any]]:
+    """Return messages with calls as texts of the model and results as texts of the user.
+
+    text_of: returns the text of a message's content. The same rule in C++: `eagle_calls_as_texts`
+    (native/src/llama-common/chat/eagle_answer_form.h).
+    """
+    found: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        text = text_of(message.get("content"))
+        if message["role"] == "tool":
+            name = names.get(message.get("tool_call_id") or "", "")
+            found.append({"role": "user", "content": f"Result of the tool{name and ' '}{name}:\n{text}"})
+            continue
+        changed = dict(message)
+        calls = [read_call(call, as_text=True) for call in changed.pop("tool_calls", None) or ()]
+        names |= {call.get("id") or "": call["function"]["name"] for call in calls}
+        texts = [f"Call of the tool {each['function']['name']}:\n{each['function']['arguments']}" for each in calls]
+        found.append(changed | {"content": "\n\n".join(filter(None, [text, *texts]))} if calls else changed)
+    return found
 
 
 def with_short_ids(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ The prompt is that of transformers' `apply_chat_template` if the template suppor
 changed as llama.cpp's server does (common/chat.cpp): text parts become one text, joined as the template joins them, or
 with line breaks. `developer` becomes `system`, the arguments of calls become objects, or text. The content of an answer
 without one stays null if the template shows the calls then, else it becomes "". Reasoning has the key that the template
-reads. System messages that the template refuses or drops are merged into the first. Messages that the template refuses
-in a row are joined. Results of calls become a part of the call's message for templates of Gemma 4 that read no others.
+reads. Later system messages become texts of the user if the template refuses or drops them. Calls and results become
+texts if it has none. Messages that the template refuses in a row are joined. Results of calls become a part of the
+call's message for templates of Gemma 4 that read no others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from llama_eagle.errors import UsageError
 from llama_eagle.sessions.chat_template import render
 from llama_eagle.sessions.chats import abilities
-from llama_eagle.sessions.chats.calls import read_call, with_short_ids
+from llama_eagle.sessions.chats.calls import calls_as_texts, has_calls, read_call, with_short_ids
 from llama_eagle.sessions.chats.responses import with_responses, with_turn
 from llama_eagle.sessions.chats.turns import join_turns
 
@@ -43,7 +44,10 @@ def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
     if OWN_DEVELOPER not in template:
         found = [_as_system(message) for message in found]
     found = [_with_joined_texts(template, message) for message in found]
-    found = join_turns(template, _with_systems(template, found), text_of)
+    found = _with_systems(template, found)
+    if any(map(has_calls, found)) and not abilities.shows_calls(template):
+        found = calls_as_texts(found, text_of)
+    found = join_turns(template, found, text_of)
     if any(message.get("tool_calls") for message in found):
         as_text = abilities.form_of_calls(template).has_text_arguments
         found = [_with_arguments(message, as_text=as_text) for message in found]
@@ -57,8 +61,7 @@ def as_texts(messages: Iterable[Any]) -> list[Message]:
     """Return messages for a chat format without a template: texts, and at most one system message."""
     found = [_as_system(message) for message in read_messages(messages)]
     found = [message | {"content": text_of(message["content"])} for message in found]
-    systems = [message for message in found if message["role"] == "system"]
-    return found if len(systems) < 2 and systems == found[: len(systems)] else _merged(found)
+    return _placed_systems(found)
 
 
 def read_messages(messages: Iterable[Any]) -> list[Message]:
@@ -115,7 +118,7 @@ def _read(message: Any, where: str) -> Message:
         raise UsageError(f"{where} has no content. Send a text.")
     if calls and "content" not in found:
         return found | {"content": None}
-    return found | {"content": _read_content(found.get("content", ""), where)}
+    return found | {"content": _read_content(found.get("content", ""), where, is_result=found["role"] == "tool")}
 
 
 def _as_mapping(message: Any, where: str) -> Message:
@@ -127,12 +130,26 @@ def _as_mapping(message: Any, where: str) -> Message:
     raise UsageError(f"{where} is a {type(message).__name__}. Send a dict with role and content.")
 
 
-def _read_content(content: Any, where: str) -> str | list[Message]:
+def _read_content(content: Any, where: str, *, is_result: bool) -> str | list[Message]:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
         raise UsageError(f"{where} has a {type(content).__name__} as content. Send a text, or a list of parts.")
-    return [_read_part(part, where) for part in content]
+    return [unread_part(part) if is_result and _is_unread(part) else _read_part(part, where) for part in content]
+
+
+def unread_part(part: Any) -> Message:
+    """Return a text in place of a part of a tool's result that is not read: no user can take it out of the history.
+
+    The same rule in C++: `eagle_result_part` (native/src/llama-common/chat/eagle_results.h).
+    """
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    what = "picture" if kind in ("image_url", "input_image") else f"part of type {kind!r}"
+    return {"type": "text", "text": f"[Here is a {what} that this model cannot read.]"}
+
+
+def _is_unread(part: Any) -> bool:
+    return not isinstance(part, Mapping) or part.get("type") not in TEXTS
 
 
 def _read_part(part: Any, where: str) -> Message:
@@ -154,19 +171,36 @@ def _as_system(message: Message) -> Message:
 def _with_systems(template: str, messages: list[Message]) -> list[Message]:
     """Return the messages with system messages as the template supports them."""
     places = [i for i, message in enumerate(messages) if message["role"] in SYSTEMS]
-    if places and places != [0] and not abilities.takes_later_systems(template):
-        messages = _merged(messages)
+    if places and places != [0]:
+        messages = _behind_results(messages)
+        messages = messages if abilities.takes_later_systems(template) else _placed_systems(messages)
     if not places or abilities.takes_system(template):
         return messages
     return _into_next(messages) if messages[0]["role"] in SYSTEMS else messages
 
 
-def _merged(messages: list[Message]) -> list[Message]:
-    """Return the messages with one system message, first, that has the texts of all."""
-    systems = [message for message in messages if message["role"] in SYSTEMS]
-    text = "\n\n".join(text_of(message["content"]) for message in systems)
-    rest = [message for message in messages if message["role"] not in SYSTEMS]
-    return [systems[0] | {"content": text}, *rest]
+def _behind_results(messages: list[Message]) -> list[Message]:
+    """Move system messages between a call and its results behind the results, where a template may lose them."""
+    found: list[Message] = []
+    held: list[Message] = []
+    for i, message in enumerate(messages):
+        rest = (later["role"] for later in messages[i:] if later["role"] not in SYSTEMS)
+        precedes_result, is_system = next(rest, "") == "tool", message["role"] in SYSTEMS
+        if is_system and precedes_result:
+            held.append(message)
+            continue
+        if is_system or not precedes_result:
+            found, held = found + held, []
+        found.append(message)
+    return found + held
+
+
+def _placed_systems(messages: list[Message]) -> list[Message]:
+    """Merge the system messages at the beginning; later ones become texts of the user at their places."""
+    n = next((i for i, message in enumerate(messages) if message["role"] not in SYSTEMS), len(messages))
+    text = "\n\n".join(text_of(message["content"]) for message in messages[:n])
+    first = [messages[0] | {"content": text}] if n > 1 else messages[:n]
+    return [*first, *(each | {"role": "user"} if each["role"] in SYSTEMS else each for each in messages[n:])]
 
 
 def _into_next(messages: list[Message]) -> list[Message]:

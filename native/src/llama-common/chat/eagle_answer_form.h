@@ -2,6 +2,7 @@
 // reasoning. Forms are found by rendering trials, once for each template, and follow transformers' apply_chat_template.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "eagle_chat.h"
+#include "eagle_unenforced.h"
 
 struct eagle_answer_form {
     bool has_text_arguments = false;   // JSON text; objects fail, or are printed in Python's notation
@@ -17,7 +19,9 @@ struct eagle_answer_form {
     bool needs_turns = false;          // two messages of one role in a row are refused
     bool ends_with_results = false;    // a question behind a call's result is refused
     bool prints_parts = false;         // the parts of a system message are printed as a list
-    std::string reasoning;             // empty: the template shows none
+    bool shows_tools = true;
+    bool shows_calls = true;
+    std::string reasoning;  // empty: the template shows none
 };
 
 static const char * const EAGLE_MARK = "STRING_MARKER";
@@ -131,7 +135,10 @@ eagle_answer_form eagle_find_form(const Render & render) {
     }
     const common_json question = common_json{{"role", "user"}, {"content", "User message"}};
     const common_json questions = common_json::array({question, question});
-    form.needs_turns = eagle_trial(render, questions, 2).empty() && !eagle_trial(render, questions, 1).empty();
+    const std::string asked = eagle_trial(render, questions, 1);
+    form.needs_turns = eagle_trial(render, questions, 2).empty() && !asked.empty();
+    form.shows_tools = asked.empty() || asked.find("tool1") != std::string::npos;
+    form.shows_calls = form.shows_tools || !shown.empty();
     common_json system = common_json{{"role", "system"}};
     system["content"] = common_json::array({common_json{{"type", "text"}, {"text", EAGLE_MARK}}});
     const std::string parts = eagle_trial(render, common_json::array({system, question}), 2);
@@ -284,10 +291,59 @@ void eagle_join_turns(common_json & messages, const std::string & chat_template,
     messages = joined;
 }
 
-// Gives answers the form that the template shows. Returns true if the arguments of calls are text. render(messages,
-// tools): renders a prompt. Throws for arguments that are no JSON.
+// Makes calls texts of the model and results texts of the user, for a template without calls.
+inline void eagle_calls_as_texts(common_json & messages) {
+    std::map<std::string, std::string> names;  // of the functions, by the ids of their calls
+    for (auto & message : messages) {
+        std::string text = eagle_has(message, "content") ? eagle_text_of(message.at("content")) : "";
+        if (eagle_text_at(message, "role") == "tool") {
+            const std::string name = names[eagle_text_at(message, "tool_call_id")];
+            message = common_json{{"role", "user"}};
+            message["content"] = "Result of the tool" + (name.empty() ? "" : " " + name) + ":\n" + text;
+        }
+        if (!eagle_has(message, "tool_calls")) {
+            continue;
+        }
+        for (const auto & call : message.at("tool_calls")) {
+            const common_json function = call.at("function");
+            const std::string name = eagle_text_at(function, "name");
+            const common_json arguments = function.value("arguments", common_json());
+            names[eagle_text_at(call, "id")] = name;
+            text += (text.empty() ? "" : "\n\n") + ("Call of the tool " + name + ":\n") +
+                    (arguments.is_string() ? arguments.get<std::string>() : arguments.dump());
+        }
+        message["content"] = text;
+        message.erase("tool_calls");
+    }
+}
+
+// Shows the calls of messages as texts, and logs once that tools are not shown, for a template that has no place for
+// them. has_tools: the request has tools.
 template <typename Render>
-bool eagle_form_answers(common_json & messages, const std::string & chat_template, const Render & render) {
+void eagle_show_calls(common_json & messages, const std::string & chat_template, bool has_tools,
+                      const Render & render) {
+    const bool has_calls = std::any_of(messages.begin(), messages.end(), [](const common_json & message) {
+        return eagle_has(message, "tool_calls") || eagle_text_at(message, "role") == "tool";
+    });
+    if (!has_tools && !has_calls) {
+        return;
+    }
+    const eagle_answer_form form = eagle_form_of(chat_template, render);
+    if (has_tools && !form.shows_tools) {
+        eagle_log_once("no tools",
+                       "tools: the model does not see them, because its chat template has no place for them");
+    }
+    if (has_calls && !form.shows_calls) {
+        eagle_calls_as_texts(messages);
+    }
+}
+
+// Gives answers the form that the template shows. Returns true if the arguments of calls are text. has_tools: the
+// request has tools. render(messages, tools): renders a prompt. Throws for arguments that are no JSON.
+template <typename Render>
+bool eagle_form_answers(common_json & messages, const std::string & chat_template, bool has_tools,
+                        const Render & render) {
+    eagle_show_calls(messages, chat_template, has_tools, render);
     for (auto & message : messages) {
         const bool has_parts = eagle_has(message, "content") && message.at("content").is_array();
         if (has_parts && eagle_text_at(message, "role") == "system" &&

@@ -8,7 +8,7 @@
 #include "json-schema-to-grammar.h"
 #include "json-schema.h"
 
-constexpr int EAGLE_MAX_REFERENCES = 16;  // maximum number of references to follow
+constexpr int EAGLE_MAX_TEXT_REFERENCES = 16;  // maximum number of references to follow
 
 // Returns the rule of a constant: strings without quotes, other values as JSON.
 inline std::string eagle_constant_rule(const common_json & value) {
@@ -59,7 +59,7 @@ inline std::string eagle_text_rule(const common_chat_schema & schema, int n_refe
         return "";
     case common_chat_schema::KIND_REF: {
         const auto * target = static_cast<const common_chat_schema_ref &>(schema).target;
-        return target && n_references < EAGLE_MAX_REFERENCES ? eagle_text_rule(*target, n_references + 1) : "";
+        return target && n_references < EAGLE_MAX_TEXT_REFERENCES ? eagle_text_rule(*target, n_references + 1) : "";
     }
     default:
         return "";

@@ -11,6 +11,8 @@
 #include "eagle_items.h"
 #include "eagle_parameters.h"
 #include "eagle_response_tools.h"
+#include "eagle_results.h"
+#include "eagle_tool_changes.h"
 #include "json.h"
 
 // Removes Claude Code's line about billing from a system prompt, whose version and hash change with each session:
@@ -162,11 +164,13 @@ inline void eagle_read_prefill(common_json & body, bool continues_answers, const
     }
 }
 
-// Checks and completes the messages of a request. Invalidates references into the body.
-inline void eagle_read_conversation(common_json & body, bool continues_answers, const std::string & chat_template) {
+// Checks and completes the messages of a request. options: of the server. Invalidates references into the body.
+template <typename Options>
+void eagle_read_conversation(common_json & body, const Options & options, const std::string & chat_template) {
     eagle_repair_calls(body.at("messages"));
+    eagle_read_results(body.at("messages"), {options.allow_image, options.allow_audio, options.allow_video});
     eagle_read_messages(body);
-    eagle_read_prefill(body, continues_answers, chat_template);
+    eagle_read_prefill(body, options.prefill_assistant, chat_template);
 }
 
 // --- Responses API ---------------------------------------------------------------------------------------------------
@@ -260,6 +264,7 @@ inline void eagle_read_item(common_json & item) {
         eagle_name_parts(item["content"], is_answer ? "output_text" : "input_text");
     }
     if (eagle_has(item, "output")) {
+        eagle_read_result(item["output"], {});
         eagle_name_parts(item["output"], "input_text");
     }
 }
@@ -414,37 +419,102 @@ inline std::string eagle_document(const common_json & block) {
     return text;
 }
 
-// Returns the blocks of a message or of a tool's result. Text documents become text blocks.
-inline common_json eagle_read_blocks(const common_json & blocks, const std::string & where) {
+// Returns the text of a search result's block.
+inline std::string eagle_search_result(const common_json & block) {
+    std::string text;
+    for (const char * key : {"title", "source"}) {
+        text += eagle_text_at(block, key).empty() ? "" : eagle_text_at(block, key) + "\n";
+    }
+    return text + (eagle_has(block, "content") ? eagle_text_of(block.at("content")) : "");
+}
+
+// Returns a block of a tool's result; a text in place of one that is not read.
+inline common_json eagle_result_block(const common_json & block) {
+    const std::string type = eagle_text_at(block, "type");
+    const common_json source = eagle_has(block, "source") ? block.at("source") : common_json();
+    const std::string kind = eagle_text_at(source, "type");
+    if (type == "text" || (type == "image" && (kind == "url" || kind == "base64"))) {
+        return block;
+    }
+    if (type == "search_result") {
+        return eagle_text_part(eagle_search_result(block));
+    }
+    if (type == "document") {
+        try {
+            return eagle_text_part(eagle_document(block));
+        } catch (const std::invalid_argument &) {
+            const std::string media = eagle_text_at(source, "media_type");
+            return eagle_unread_part("a document" + (media.empty() ? "" : " (" + media + ")"));
+        }
+    }
+    return eagle_unread_part(type == "image" ? "a picture" : "a block of type '" + type + "'");
+}
+
+// Returns the blocks of a tool's result. References to tools become one text with their definitions.
+inline common_json eagle_result_blocks(const common_json & blocks, eagle_offered_tools & tools) {
+    common_json found = common_json::array();
+    std::vector<std::string> names;
+    const auto end_references = [&] {
+        if (!names.empty()) {
+            found.push_back(eagle_text_part(tools.add(names)));
+        }
+        names.clear();
+    };
+    for (const auto & block : blocks) {
+        if (eagle_text_at(block, "type") == "tool_reference") {
+            names.push_back(eagle_text_at(block, "tool_name"));
+            continue;
+        }
+        end_references();
+        found.push_back(eagle_result_block(block));
+    }
+    end_references();
+    return found;
+}
+
+// Returns a block of a message; throws for one that is not read. Documents, search results and changes of the tools
+// become texts.
+inline common_json eagle_read_block(common_json block, const std::string & where, eagle_offered_tools & tools) {
+    const std::string type = eagle_text_at(block, "type");
+    if (type == "document" || type == "search_result") {
+        return eagle_text_part(type == "document" ? eagle_document(block) : eagle_search_result(block));
+    }
+    if (type == "tool_addition" || type == "tool_removal") {
+        return eagle_text_part(tools.change(block));
+    }
+    if (type == "tool_result" && eagle_has(block, "content") && block.at("content").is_array()) {
+        block["content"] = eagle_result_blocks(common_json(block.at("content")), tools);
+    } else {
+        const std::string source =
+            type == "image" && eagle_has(block, "source") ? eagle_text_at(block.at("source"), "type") : "url";
+        eagle_require(source == "url" || source == "base64",
+                      where + " has an image of type '" + source + "', which this server does not read");
+        eagle_require(type == "text" || type == "thinking" || type == "redacted_thinking" || type == "image" ||
+                          type == "tool_use" || type == "tool_result",
+                      where + " has a block of type '" + type + "', which this server does not read");
+    }
+    for (const char * key : {"id", "tool_use_id"}) {
+        if (!eagle_text_at(block, key).empty()) {
+            block[key] = eagle_bare_id(eagle_text_at(block, key));
+        }
+    }
+    const std::string input = eagle_text_at(block, "input");
+    if (type == "tool_use" && !input.empty() && input[0] == '{') {  // the text of a call, perhaps truncated
+        block["input"] = eagle_arguments_of(input);
+    }
+    return block;
+}
+
+// Returns the blocks of a message. tools: those offered before it.
+inline common_json eagle_read_blocks(const common_json & blocks, const std::string & where,
+                                     eagle_offered_tools & tools) {
     common_json found = common_json::array();
     bool has_thoughts = false;
-    for (auto block : blocks) {
-        const std::string type = eagle_text_at(block, "type");
-        if (type == "thinking" && !eagle_text_at(block, "thinking").empty()) {  // llama.cpp puts nothing between them
+    for (const auto & given : blocks) {
+        common_json block = eagle_read_block(given, where, tools);
+        if (!eagle_text_at(block, "thinking").empty()) {  // llama.cpp puts nothing between them
             block["thinking"] = (has_thoughts ? "\n\n" : "") + eagle_text_at(block, "thinking");
             has_thoughts = true;
-        }
-        if (type == "document") {
-            block = common_json{{"type", "text"}, {"text", eagle_document(block)}};
-        } else if (type == "tool_result" && eagle_has(block, "content") && block.at("content").is_array()) {
-            block["content"] = eagle_read_blocks(block.at("content"), where);
-        } else {
-            const std::string source =
-                type == "image" && eagle_has(block, "source") ? eagle_text_at(block.at("source"), "type") : "url";
-            eagle_require(source == "url" || source == "base64",
-                          where + " has an image of type '" + source + "', which this server does not read");
-            eagle_require(type == "text" || type == "thinking" || type == "redacted_thinking" || type == "image" ||
-                              type == "tool_use" || type == "tool_result",
-                          where + " has a block of type '" + type + "', which this server does not read");
-        }
-        for (const char * key : {"id", "tool_use_id"}) {
-            if (!eagle_text_at(block, key).empty()) {
-                block[key] = eagle_bare_id(eagle_text_at(block, key));
-            }
-        }
-        const std::string input = eagle_text_at(block, "input");
-        if (type == "tool_use" && !input.empty() && input[0] == '{') {  // the text of a call, perhaps truncated
-            block["input"] = eagle_arguments_of(input);
         }
         found.push_back(block);
     }
@@ -546,12 +616,14 @@ inline common_json eagle_messages_body(const common_json & given) {
         body["tool_choice"] = common_json{{"type", body.at("tool_choice")}};
     }
     common_json & messages = body.at("messages");
+    eagle_offered_tools tools(body.value("tools", common_json()));
     for (size_t i = 0; i < messages.size(); i++) {
         if (eagle_has(messages.at(i), "content") && messages.at(i).at("content").is_array()) {
             messages.at(i)["content"] =
-                eagle_read_blocks(messages.at(i).at("content"), "message " + std::to_string(i + 1));
+                eagle_read_blocks(common_json(messages.at(i).at("content")), "message " + std::to_string(i + 1), tools);
         }
     }
+    tools.write(body);
     body["messages"] = eagle_split_results(body.at("messages"));
     eagle_move_system(body);
     eagle_read_format(body, body, "output_format");

@@ -1,14 +1,21 @@
 // Response formats with every chat template: next to tools, and where a template's parser has no formats.
 #pragma once
 
+#include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "chat-auto-parser.h"
 #include "chat.h"
 #include "eagle_answer_form.h"
 #include "eagle_chat.h"
+#include "eagle_open_schemas.h"
+#include "eagle_plain_schemas.h"
+#include "eagle_tool_changes.h"
 #include "json-schema-to-grammar.h"
 #include "peg-parser.h"
 
@@ -139,23 +146,44 @@ common_chat_params eagle_with_text_format(common_chat_templates_inputs inputs, c
     return params;
 }
 
+// Returns true if the schema of each tool alone has a grammar.
+inline bool eagle_have_grammars(const std::vector<common_chat_tool> & tools) {
+    return std::all_of(tools.begin(), tools.end(), [](const common_chat_tool & tool) {
+        try {
+            return !json_schema_to_grammar(common_json::parse(tool.parameters)).empty();
+        } catch (const std::exception &) {
+            return false;
+        }
+    });
+}
+
+// Applies a template to a request with tools. What a grammar cannot express of their schemas is left open.
+template <typename Apply>
+common_chat_params eagle_apply_tools(const common_chat_templates_inputs & inputs, const Apply & apply) {
+    return inputs.tools.empty()
+               ? apply(inputs)
+               : eagle_opened_until_fit([&] { return apply(inputs); },
+                                        [](const common_chat_params & params) { return params.grammar; },
+                                        [&] { return !eagle_have_grammars(inputs.tools); });
+}
+
 // Applies a template (apply(inputs)). The answer to a request with a response format is in this format, or a call if
 // the request has tools; a required call has no format.
 template <typename Apply>
-common_chat_params eagle_apply_template(const common_chat_templates_inputs & inputs, const Apply & apply) {
+common_chat_params eagle_apply_formats(const common_chat_templates_inputs & inputs, const Apply & apply) {
     common_chat_templates_inputs calls = inputs;
     calls.json_schema.clear();
     const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     const auto apply_required = [&] {
         calls.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
         const eagle_content_rule rule(eagle_content::none);
-        return apply(calls);
+        return eagle_apply_tools(calls, apply);
     };
     if (may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED) {
         return apply_required();
     }
     if (inputs.json_schema.empty()) {
-        return apply(inputs);
+        return eagle_apply_tools(inputs, apply);
     }
     common_chat_templates_inputs answer = inputs;
     answer.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
@@ -165,4 +193,104 @@ common_chat_params eagle_apply_template(const common_chat_templates_inputs & inp
     }
     const common_chat_params call = may_call ? apply_required() : common_chat_params();
     return call.grammar.empty() || call.grammar_lazy ? format : eagle_either(call, format);
+}
+
+// Applies a template; with plain schemas if it fails for those of the tools.
+template <typename Apply>
+common_chat_params eagle_apply_schemas(const common_chat_templates_inputs & inputs, const Apply & apply) {
+    try {
+        return apply(inputs);
+    } catch (const std::exception &) {
+        if (inputs.tools.empty()) {
+            throw;
+        }
+        common_chat_templates_inputs plain = inputs;
+        for (auto & tool : plain.tools) {
+            tool.parameters = eagle_plain_schema(common_json::parse(tool.parameters)).dump();
+        }
+        common_chat_params params;
+        try {
+            params = apply(plain);
+        } catch (const std::exception &) {
+            params.prompt.clear();
+        }
+        if (params.prompt.empty()) {
+            throw;
+        }
+        eagle_log_once("plain schemas",
+                       "schema: the chat template fails for a tool's schema, the model sees a plain form");
+        return params;
+    }
+}
+
+// Applies a template with the requested effort of reasoning, or with the nearest that the template does not refuse.
+template <typename Apply>
+common_chat_params eagle_apply_effort(common_chat_templates_inputs inputs, const Apply & apply) {
+    static const std::vector<std::string> efforts = {"minimal", "low", "medium", "high", "xhigh", "max"};
+    const auto given = inputs.chat_template_kwargs.find("reasoning_effort");
+    const auto quoted = [](const std::string & effort) { return "\"" + effort + "\""; };
+    const auto place = std::find_if(efforts.begin(), efforts.end(), [&](const std::string & effort) {
+        return given != inputs.chat_template_kwargs.end() && given->second == quoted(effort);
+    });
+    if (place == efforts.end()) {
+        return apply(inputs);
+    }
+    common_chat_templates_inputs trial = inputs;
+    trial.messages.assign(1, common_chat_msg());
+    trial.messages[0].role = "user";
+    trial.messages[0].content = "Question";
+    trial.tools.clear();
+    trial.json_schema.clear();
+    trial.continue_final_message = COMMON_CHAT_CONTINUATION_NONE;
+    const auto is_taken = [&](const std::string & effort) {
+        trial.chat_template_kwargs["reasoning_effort"] = quoted(effort);
+        try {
+            return !apply(trial).prompt.empty();
+        } catch (const std::exception &) {
+            return false;
+        }
+    };
+    try {
+        return apply(inputs);
+    } catch (const std::exception &) {
+        std::vector<std::string> nearest = efforts;
+        const auto distance = [&](const std::string & effort) {
+            return std::abs(std::find(efforts.begin(), efforts.end(), effort) - place);
+        };
+        std::reverse(nearest.begin(), nearest.end());  // of two, the higher one is better than less was asked for
+        std::stable_sort(nearest.begin(), nearest.end(),
+                         [&](const std::string & a, const std::string & b) { return distance(a) < distance(b); });
+        const auto found = std::find_if(nearest.begin(), nearest.end(), is_taken);
+        if (found == nearest.end() || *found == *place) {
+            throw;
+        }
+        inputs.chat_template_kwargs["reasoning_effort"] = quoted(*found);
+    }
+    return apply(inputs);
+}
+
+// Applies a template to a request. The beginning of the prompt has the tools of the beginning of the conversation, and
+// the grammar those that are offered at its end.
+template <typename Apply>
+common_chat_params eagle_apply_template(common_chat_templates_inputs inputs, const Apply & apply_once) {
+    const auto places = eagle_tool_places::take(inputs.chat_template_kwargs);
+    const auto apply_schemas = [&](const auto & part) { return eagle_apply_schemas(part, apply_once); };
+    const auto apply = [&](const auto & part) { return eagle_apply_effort(part, apply_schemas); };
+    if (places.empty()) {
+        return eagle_apply_formats(inputs, apply);
+    }
+    const auto without = [&](const std::set<std::string> & names) {
+        common_chat_templates_inputs found = inputs;
+        found.tools.clear();
+        for (const common_chat_tool & tool : inputs.tools) {
+            if (names.count(tool.name) == 0) {
+                found.tools.push_back(tool);
+            }
+        }
+        return found;
+    };
+    common_chat_params params = eagle_apply_formats(without(places.not_offered), apply);
+    const eagle_open_schemas open(eagle_opening::faults);
+    params.prompt = apply(without(places.not_at_beginning)).prompt;
+    return params;
 }

@@ -136,6 +136,14 @@ bool eagle_same_items(const Value & a, const Value & b) {
            std::all_of(a.val_obj.begin(), a.val_obj.end(), is_in_b);
 }
 
+// Returns the attributes of a value. Those of a method are undefined, as in Jinja2: templates read `items` of a schema
+// without any, which is a method of every object.
+template <typename Undefined, typename Value>
+const auto & eagle_builtins(const Value & input) {
+    static const Undefined undefined;
+    return input->type() == "Function" ? undefined.get_builtins() : input->get_builtins();
+}
+
 // Returns a number as Python writes it: the fewest digits that identify it, "1.0" with its decimal.
 inline std::string eagle_python_float(double value) {
     if (!std::isfinite(value)) {

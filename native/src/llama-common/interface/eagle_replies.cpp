@@ -15,7 +15,6 @@
 #include "eagle_reading.h"
 #include "eagle_result.h"
 #include "eagle_template.h"
-#include "json-schema.h"
 
 struct eagle_reply {
     common_json request;
@@ -41,38 +40,12 @@ Templates templates_of(const common_json & request) {
     });
 }
 
-// Returns a schema with the same parameters, whose values may be anything.
-common_json loosened(const common_json & schema) {
-    common_json loose = common_json{{"type", "object"}};
-    loose["properties"] = common_json::object();
-    if (eagle_has(schema, "properties") && schema.at("properties").is_object()) {
-        for (const auto & property : schema.at("properties").items()) {
-            loose["properties"][property.key()] = common_json::object();
-        }
-    }
-    return loose;
-}
-
-// Loosens the schemas of all tools, or those that have no grammar.
-void loosen(std::vector<common_chat_tool> & tools, bool is_loose) {
-    for (auto & tool : tools) {
-        const common_json schema = common_json::parse(tool.parameters);
-        try {
-            common_chat_schema_from_json(schema);
-            tool.parameters = is_loose ? loosened(schema).dump() : tool.parameters;
-        } catch (const std::exception &) {
-            tool.parameters = loosened(schema).dump();
-        }
-    }
-}
-
-common_chat_templates_inputs inputs_of(const eagle_reply & reply, bool is_loose) {
+common_chat_templates_inputs inputs_of(const eagle_reply & reply) {
     const common_json & request = reply.request;
     common_chat_templates_inputs inputs;
     common_json tools = eagle_has(request, "tools") ? request.at("tools") : common_json();
     eagle_read_tools(tools);
     inputs.tools = common_chat_tools_parse_oaicompat(tools);
-    loosen(inputs.tools, is_loose);
     const std::string choice = eagle_text_at(request, "tool_choice");
     inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(choice.empty() ? "auto" : choice);
     auto abilities = common_chat_templates_get_caps(reply.templates.get());
@@ -89,10 +62,12 @@ common_chat_templates_inputs inputs_of(const eagle_reply & reply, bool is_loose)
     return inputs;
 }
 
-// Applies a template to the last turn, on which the beginning of the answer may depend.
+// Applies a template to the last turn, on which the beginning of the answer may depend. is_loose: the parameters of
+// tools have their names and no schemas.
 common_chat_params applied(const eagle_reply & reply, bool is_loose = false) {
+    const eagle_open_schemas open(is_loose ? eagle_opening::values : eagle_opening::faults);
     const common_chat_templates * templates = reply.templates.get();
-    common_chat_templates_inputs inputs = inputs_of(reply, is_loose);
+    common_chat_templates_inputs inputs = inputs_of(reply);
     try {
         common_json last = common_json::object();
         last["messages"] = eagle_last_turn(reply.request.at("messages"));

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "eagle_chat.h"
 #include "eagle_chats.h"
 #include "eagle_result.h"
 #include "eagle_schema_follow.h"
@@ -9,13 +10,14 @@
 
 namespace {
 
-std::string grammar_of(const common_json & schema, const std::string & where = "") {
+std::string grammar_of(const common_json & schema) {
     try {
         return json_schema_to_grammar(schema, true);
     } catch (const std::bad_alloc &) {
         throw;
     } catch (const std::exception & error) {
-        throw std::invalid_argument(where + "the JSON schema cannot be turned into a grammar (" + error.what() + ")");
+        throw std::invalid_argument(std::string("the JSON schema cannot be turned into a grammar (") + error.what() +
+                                    ")");
     }
 }
 
@@ -47,11 +49,17 @@ void move_references(common_json & schema, const std::string & place) {
     }
 }
 
+// Returns the grammar of a call. functions: with the schemas of their parameters as far as they are enforced.
 std::string grammar_of_calls(const common_json & functions) {
+    const eagle_opening opening = eagle_open_schemas::opening();
+    const eagle_open_schemas open(eagle_opening::faults);
+    if (!functions.is_array()) {
+        return grammar_of(eagle_reduced(parameters_of(functions), opening, true));
+    }
     common_json calls = common_json::array(), definitions = common_json::object();
     for (const auto & function : functions) {
         const std::string key = std::to_string(calls.size()), place = "#/$defs/" + key;
-        common_json parameters = parameters_of(function);
+        common_json parameters = eagle_reduced(parameters_of(function), opening, true);
         move_references(parameters, place);
         definitions[key] = parameters;
         common_json call = common_json::parse(R"({"type": "object", "properties": {"name": {}, "arguments": {}},
@@ -63,14 +71,7 @@ std::string grammar_of_calls(const common_json & functions) {
     common_json schema = common_json::object();
     schema["anyOf"] = calls;
     schema["$defs"] = definitions;
-    try {
-        return grammar_of(schema);
-    } catch (const std::invalid_argument &) {
-        for (const auto & function : functions) {
-            grammar_of(parameters_of(function), "tool '" + function.at("name").get<std::string>() + "': ");
-        }
-        throw;
-    }
+    return grammar_of(schema);
 }
 
 template <typename Make>
@@ -91,5 +92,11 @@ int32_t eagle_schema_grammar(const char * schema, const char ** result) {
 }
 
 int32_t eagle_calls_grammar(const char * functions, const char ** result) {
-    return converted(functions, result, grammar_of_calls);
+    return converted(functions, result, [](const common_json & given) {
+        for (const auto & function : given.is_array() ? given : common_json::array({given})) {
+            eagle_require_strict(function, "parameters");
+        }
+        return eagle_opened_until_fit([&] { return grammar_of_calls(given); },
+                                      [](const std::string & grammar) { return grammar; }, [] { return true; });
+    });
 }

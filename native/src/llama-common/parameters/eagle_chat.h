@@ -13,7 +13,10 @@
 
 #include "common.h"
 #include "eagle_literals.h"
+#include "eagle_sampler.h"
 #include "eagle_tokens.h"
+#include "eagle_unenforced.h"
+#include "json-schema-to-grammar.h"
 #include "json.h"
 
 constexpr int64_t EAGLE_MAX_PROMPT_ALTERNATIVES = 100;  // per token of a prompt, whose probabilities are kept together
@@ -206,6 +209,25 @@ inline void eagle_read_messages(common_json & body) {
     }
 }
 
+// Throws unless a strict tool's schema has a grammar. tool: as an API has it. key: of its schema.
+inline void eagle_require_strict(const common_json & tool, const char * key) {
+    if (!eagle_has(tool, "strict") || tool.at("strict") != true || !eagle_has(tool, key)) {
+        return;
+    }
+    std::string fault;
+    try {
+        const std::string grammar = json_schema_to_grammar(tool.at(key));
+        fault = eagle_grammar_check(nullptr, grammar.c_str(), "root") == EAGLE_OK ? "" : eagle_last_error();
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception & error) {
+        fault = error.what();
+    }
+    eagle_require(fault.empty(), "the tool '" + eagle_text_at(tool, "name") +
+                                     "' is strict, but its schema has no grammar (" + fault +
+                                     "): correct it, or leave out 'strict'");
+}
+
 inline void eagle_read_tool(common_json & tool) {
     const std::string type = eagle_text_at(tool, "type");
     eagle_require(type.empty() || type == "function",
@@ -215,6 +237,11 @@ inline void eagle_read_tool(common_json & tool) {
     eagle_require(!eagle_text_at(function, "name").empty(), "a tool's function has no name");
     eagle_read_text(function, "description", "the tool '" + eagle_text_at(function, "name") + "'");
     eagle_erase_null(function, "parameters");
+    eagle_require_strict(function, "parameters");
+    if (function.contains("parameters") && !function.at("parameters").is_object()) {
+        eagle_note_unenforced("parameters that are no schema");
+        function.erase("parameters");
+    }
     if (!eagle_has(tool, "type")) {
         tool["type"] = "function";
     }
@@ -300,34 +327,54 @@ inline bool eagle_has_later_system(const common_json & messages) {
     return false;
 }
 
-// Returns true for a system message between a call and its result: a template that takes later ones may lose it.
-inline bool eagle_parts_call(const common_json & messages) {
-    for (size_t i = 1; i < messages.size(); i++) {
-        if (eagle_text_at(messages.at(i), "role") == "system" && eagle_has(messages.at(i - 1), "tool_calls")) {
-            return true;
+// Moves system messages between a call and its results behind the results, where a template may lose them.
+inline void eagle_move_behind_results(common_json & messages) {
+    common_json moved = common_json::array(), held = common_json::array();
+    const auto release = [&] {
+        for (const auto & message : held) {
+            moved.push_back(message);
         }
+        held = common_json::array();
+    };
+    for (size_t i = 0; i < messages.size(); i++) {
+        size_t next = i;
+        while (next < messages.size() && eagle_text_at(messages.at(next), "role") == "system") {
+            next++;
+        }
+        const bool precedes_result = next < messages.size() && eagle_text_at(messages.at(next), "role") == "tool";
+        if (next > i && precedes_result) {
+            held.push_back(messages.at(i));
+            continue;
+        }
+        if (next > i || !precedes_result) {
+            release();
+        }
+        moved.push_back(messages.at(i));
     }
-    return false;
+    release();
+    messages = moved;
 }
 
-// Merges system messages into one at the beginning.
-inline void eagle_merge_systems(common_json & messages) {
-    common_json system = {{"role", "system"}};
-    common_json merged = common_json::array();
+// Merges the system messages at the beginning. Later ones become texts of the user at their places: at the beginning
+// they would change the whole prompt.
+inline void eagle_move_systems(common_json & messages) {
+    common_json found = common_json::array();
     std::string text;
-    for (const auto & message : messages) {
-        if (eagle_text_at(message, "role") == "system") {
-            text += (text.empty() ? "" : "\n\n") + eagle_text_of(message.at("content"));
-        }
+    size_t i = 0;
+    for (; i < messages.size() && eagle_text_at(messages.at(i), "role") == "system"; i++) {
+        text += (text.empty() ? "" : "\n\n") + eagle_text_of(messages.at(i).at("content"));
     }
-    system["content"] = text;
-    merged.push_back(system);
-    for (const auto & message : messages) {
-        if (eagle_text_at(message, "role") != "system") {
-            merged.push_back(message);
-        }
+    if (i > 0) {
+        common_json system = common_json{{"role", "system"}};
+        system["content"] = text;
+        found.push_back(system);
     }
-    messages = merged;
+    for (; i < messages.size(); i++) {
+        common_json message = messages.at(i);
+        message["role"] = eagle_text_at(message, "role") == "system" ? "user" : eagle_text_at(message, "role");
+        found.push_back(message);
+    }
+    messages = found;
 }
 
 // Returns a test conversation with system messages at several places, for eagle_shows_systems.
@@ -350,19 +397,20 @@ inline bool eagle_shows_systems(const std::string & prompt) {
            prompt.find("EAGLE_MARK_2") != std::string::npos;
 }
 
-// Merges system messages if the template refuses or drops later ones. render(messages): renders a prompt.
+// Moves system messages if the template refuses or drops later ones. render(messages): renders a prompt.
 template <typename Render>
 void eagle_place_systems(common_json & messages, const Render & render) {
     if (!eagle_has_later_system(messages)) {
         return;
     }
+    eagle_move_behind_results(messages);
     bool takes_all = false;
     try {
-        takes_all = !eagle_parts_call(messages) && eagle_shows_systems(render(eagle_systems_trial()));
+        takes_all = eagle_shows_systems(render(eagle_systems_trial()));
     } catch (const std::exception &) {
     }
     if (!takes_all) {
-        eagle_merge_systems(messages);
+        eagle_move_systems(messages);
     }
 }
 

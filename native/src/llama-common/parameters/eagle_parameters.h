@@ -84,5 +84,6 @@ inline void eagle_require_message_parameters(const common_json & body) {
         eagle_require(type.empty() || type == "custom" || type == "function",
                       "the tool '" + eagle_text_at(tool, "name") + "' has the type '" + type +
                           "', which this server does not know: leave it out, or describe it with an input_schema");
+        eagle_require_strict(tool, "input_schema");
     }
 }

@@ -35,7 +35,7 @@ inline void eagle_add_tool(common_json & functions, const common_json & tool, co
     eagle_require(!type.empty(), "a tool has no 'type'");
     eagle_require(type == "function" || type == "custom",
                   "a tool has the type '" + type + "', which this server does not know: leave it out");
-    common_json function = {{"type", "function"}};
+    common_json function = {{"type", "function"}, {"strict", false}};  // llama.cpp's default is true
     for (const auto & item : tool.items()) {
         if (type == "function" || item.key() == "description") {
             function[item.key()] = item.value();

@@ -140,6 +140,8 @@ class eagle_schema_level {
     }
     ~eagle_schema_level() { depth()--; }
 
+    bool is_outermost() const { return depth() == 1; }
+
     // Returns true for the name of a property "", which is that of the outermost schema too.
     bool is_unnamed(const std::string & name) const { return name.empty() && depth() > 1; }
 

@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "eagle_number_rules.h"
 #include "eagle_one_of.h"
+#include "eagle_open_schemas.h"
 #include "eagle_schema.h"
 #include "eagle_schema_merge.h"
 #include "eagle_unenforced.h"
@@ -104,12 +106,12 @@ inline void eagle_read_counts(common_json & schema) {
     }
 }
 
-// Refuses a length that the converter would ignore because of a pattern or a format.
+// Refuses a length that the converter ignores because of a pattern or a format, or leaves it open.
 inline void eagle_require_lengths(const common_json & schema) {
     const int64_t low = schema.value("minLength", int64_t(0)), high = schema.value("maxLength", int64_t(-1));
     if (schema.contains("pattern") && (low > 0 || high > 0)) {
-        throw std::invalid_argument(std::string("pattern with ") + (low > 0 ? "minLength" : "maxLength") +
-                                    " is not supported: write the length into the pattern");
+        const std::string key = low > 0 ? "minLength" : "maxLength";
+        eagle_refuse_or_open(key, "pattern with " + key + " is not supported: write the length into the pattern");
     }
     const std::string format =
         schema.contains("format") && schema.at("format").is_string() ? schema.at("format").get<std::string>() : "";
@@ -117,8 +119,8 @@ inline void eagle_require_lengths(const common_json & schema) {
         {"date", {10, 10}}, {"time", {9, 18}}, {"date-time", {20, 29}}, {"uuid", {36, 36}}};
     const auto found = lengths.find(format.compare(0, 4, "uuid") == 0 ? "uuid" : format);
     if (found != lengths.end() && (low > found->second.first || (high >= 0 && high < found->second.second))) {
-        throw std::invalid_argument("format " + format + " with " + (low > 0 ? "minLength" : "maxLength") +
-                                    " is not supported: leave one out");
+        const std::string key = low > 0 ? "minLength" : "maxLength";
+        eagle_refuse_or_open(key, "format " + format + " with " + key + " is not supported: leave one out");
     }
     if (found == lengths.end() && !format.empty() && schema.value("type", common_json()) == "string") {
         eagle_note_unenforced("format " + format);
@@ -234,7 +236,6 @@ common_json eagle_followed(const common_json & given, const Resolve & resolve) {
         return given == true ? common_json::object() : given;
     }
     common_json schema = given;
-    eagle_require_names(schema);
     eagle_read_types(schema);
     eagle_require_lists(schema);
     if (schema.contains("oneOf") && !eagle_is_one_only(schema, resolve)) {
@@ -257,11 +258,47 @@ common_json eagle_followed(const common_json & given, const Resolve & resolve) {
         }
     }
     eagle_read_types(schema);
-    eagle_choose_values(schema, eagle_note_unenforced);
+    eagle_choose_values(schema, [](const std::string & key) { eagle_note_unenforced(key); });
     eagle_read_counts(schema);
     eagle_add_type(schema);
     eagle_require_lengths(schema);
     eagle_complete_properties(schema);
     eagle_read_items(schema);
+    eagle_require_names(schema);
     return schema;
+}
+
+// Returns the node of a schema. build(schema): makes it from what eagle_followed returns. In schemas that are left open
+// a part never throws, so that its owner is built once: build keeps pointers to nodes.
+template <typename Resolve, typename Build>
+common_chat_schema_ptr eagle_built(const common_json & given, const Resolve & resolve, const Build & build) {
+    const auto node_of = [&](const common_json & schema) {
+        auto number = eagle_bounded_number(schema);
+        return number ? std::move(number) : build(schema);
+    };
+    if (!eagle_open_schemas::is_on()) {
+        const eagle_schema_level level;
+        return node_of(eagle_followed(given, resolve));
+    }
+    const auto checked = [&](const common_json & schema) {
+        const common_json followed = eagle_followed(schema, resolve);
+        eagle_require_reference(followed, resolve);
+        if (followed.contains("pattern")) {
+            eagle_pattern(followed.at("pattern").get<std::string>());
+        }
+        if (!followed.contains("$ref")) {
+            node_of(eagle_hollow(followed));
+        }
+        return followed;
+    };
+    try {
+        const eagle_schema_level level;
+        const common_json schema = eagle_reduced(given, eagle_open_schemas::opening(), level.is_outermost());
+        return node_of(eagle_without_faults(schema, checked));
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception & error) {
+        eagle_note_unenforced("a part of a schema", error.what());
+        return build(common_json::object());
+    }
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "eagle_open_schemas.h"
 #include "eagle_unenforced.h"
 #include "json.h"
 
@@ -63,7 +64,8 @@ inline common_json eagle_common_type(const common_json & one, const common_json 
         }
     }
     if (common.empty()) {
-        throw std::invalid_argument("the types " + one.dump() + " and " + other.dump() + " exclude each other");
+        eagle_refuse_or_open("type", "the types " + one.dump() + " and " + other.dump() + " exclude each other");
+        return one;
     }
     return common.size() > 1 ? common : common_json(common.at(0));
 }
@@ -129,8 +131,7 @@ inline common_json eagle_merged(const common_json & one, const common_json & oth
         } else if (key == "additionalProperties" && (value.is_boolean() || merged.at(key).is_boolean())) {
             merged[key] = value == false || merged.at(key) == true ? value : merged.at(key);
         } else if (eagle_is_constraint(key)) {
-            throw std::invalid_argument("two values of " + key +
-                                        " in parts of one schema are not supported: merge them");
+            eagle_refuse_or_open(key, "two values of " + key + " in parts of one schema are not supported: merge them");
         }
     }
     eagle_limit_others(one, other, merged);

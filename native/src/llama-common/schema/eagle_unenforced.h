@@ -1,6 +1,7 @@
 // What a schema states and its grammar does not enforce: noted by name, never dropped in silence.
 #pragma once
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 #include <string>
@@ -28,16 +29,22 @@ class eagle_unenforced_keys {
     std::set<std::string> * before_;
 };
 
-// Notes, or logs once per process, that a grammar does not enforce something.
-inline void eagle_note_unenforced(const std::string & what) {
+// Logs a line once per process. key: of the line.
+inline void eagle_log_once(const std::string & key, const std::string & line) {
+    static std::mutex mutex;
+    static std::set<std::string> logged;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (logged.insert(key).second) {
+        LOG_WRN("%s\n", line.c_str());
+    }
+}
+
+// Notes, or logs once per process, that a grammar does not enforce something. why: the first line is logged.
+inline void eagle_note_unenforced(const std::string & what, const std::string & why = "") {
     if (auto * noted = eagle_unenforced_keys::current()) {
         noted->insert(what);
         return;
     }
-    static std::mutex mutex;
-    static std::set<std::string> noted;
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (noted.insert(what).second) {
-        LOG_WRN("schema: the grammar does not enforce %s\n", what.c_str());
-    }
+    const std::string reason = why.empty() ? "" : " (" + why.substr(0, std::min<size_t>(why.find('\n'), 200)) + ")";
+    eagle_log_once(what, "schema: the grammar does not enforce " + what + reason);
 }

@@ -204,8 +204,8 @@ void note_grammar_error(const char * why) {
 
 int32_t eagle_grammar_check(const struct llama_vocab * vocab, const char * text, const char * root) {
     return eagle::guarded("eagle_grammar_check", [&] {
-        if (vocab == nullptr || text == nullptr || root == nullptr) {
-            throw eagle::Error(EAGLE_ERR_ARGUMENT, "vocab, text or root is null");
+        if (text == nullptr || root == nullptr) {
+            throw eagle::Error(EAGLE_ERR_ARGUMENT, "text or root is null");
         }
         eagle::require_grammar_size(text);
         eagle::note_grammar_error("no rule of that name, or a rule that begins with itself");
