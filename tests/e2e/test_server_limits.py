@@ -223,7 +223,7 @@ def test_a_large_catalogue_of_tools(server: Served) -> None:
     texts = {"type": "array", "maxItems": 100, "items": {"type": "string", "maxLength": 1000}}
     function = {"parameters": {"type": "object", "properties": {f"list{i}": texts for i in range(8)}}}
     tools = [{"type": "function", "function": {"name": f"tool{i}", **function}} for i in range(30)]
-    status, answer = server.post("/v1/chat/completions", {**CHAT, "tools": tools, "tool_choice": "required"})
+    _, answer = server.post("/v1/chat/completions", {**CHAT, "tools": tools, "tool_choice": "required"})
     assert answer["error"]["code"] == "context_length_exceeded", answer  # by the prompt, after the grammar was made
     numbers = [{"type": "array", "maxItems": 2000, "items": {"const": i}} for i in range(200)]
     function = {"parameters": {"type": "object", "properties": {f"list{i}": each for i, each in enumerate(numbers)}}}
