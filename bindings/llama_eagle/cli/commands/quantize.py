@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from llama_eagle.cli.options import (
 )
 from llama_eagle.errors import UsageError
 from llama_eagle.progress import progress
+
+if TYPE_CHECKING:
+    from llama_eagle.quantize.collect import CollectReport
 
 
 def quantize(
@@ -178,6 +181,10 @@ def imatrix(
     model = target.file()
     with progress("collecting", after_s=1.0) as on_progress:
         report = collector.collect(model, file, out, replace(options, progress=on_progress))
+    _print_matrix(out, report, json)
+
+
+def _print_matrix(out: Path, report: CollectReport, json: bool) -> None:
     for warning in report.warnings:
         console.warn(warning)
     if json:
