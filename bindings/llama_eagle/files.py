@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -30,6 +31,22 @@ def cache_dir() -> Path:
     """Return the folder for downloads, converted models and synthetic pairs: LLAMA_EAGLE_CACHE, or the user's cache."""
     base = os.environ.get("LLAMA_EAGLE_CACHE") or os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(base or home() / ".cache") / "llama-eagle"
+
+
+def kept_json(folder: str, files: Sequence[Path], *key: str) -> Path:
+    """Return the file in the cache for a fact about `files`, by their paths, sizes and times, and by `key`.
+
+    Raises `OSError` for a file that does not exist.
+    """
+    states = [(path.resolve(), path.stat()) for path in files]
+    names = [*key, *(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states)]
+    return cache_dir() / folder / f"{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]}.json"
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of the cache, with its folder. Raises `EnvironmentFailure` or `OSError` if that fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda part: part.write_text(json.dumps(content), "utf-8"))
 
 
 def home() -> Path:

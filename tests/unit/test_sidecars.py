@@ -95,7 +95,7 @@ def test_the_best_price_of_several_kinds(tmp_path: Path, monkeypatch: pytest.Mon
         draft, why = chosen()
         assert draft == str(files[name]) and f"{price(models['m'], models[name])} (" in why and "measured" in why
     with monkeypatch.context() as patch:
-        patch.setattr(price_module, "cache_dir", Mock(side_effect=EnvironmentFailure("no home folder")))
+        patch.setattr(price_module, "kept_json", Mock(side_effect=EnvironmentFailure("no home folder")))
         assert chosen()[0] == str(files["dflash"]), "without a cache, prices are computed"
     files["eagle3"].touch()
     assert chosen()[0] == str(files["mtp"]), "measured with another file"

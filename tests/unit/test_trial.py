@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fixtures.command import llama_eagle
 from fixtures.tiny_gguf import write_sliding_window_target
+from llama_eagle.files import cache_dir
 from llama_eagle.native import trial
 from unit.test_check import rewritten
 
@@ -35,8 +36,8 @@ def test_a_valid_file_is_tried_once(model: Path, monkeypatch: pytest.MonkeyPatch
         os.utime(model, (1, 1))
         with pytest.raises(AssertionError, match="tried again"):
             trial.graph_problem([model])
-    (trial.cache_dir() / "trials").rename(trial.cache_dir() / "old")
-    (trial.cache_dir() / "trials").write_text("no folder")  # a cache that cannot be written
+    (cache_dir() / "trials").rename(cache_dir() / "old")
+    (cache_dir() / "trials").write_text("no folder")  # a cache that cannot be written
     assert trial.graph_problem([model]) == ""
 
 

@@ -7,7 +7,6 @@ Costs are measured on this CPU by `check --measure`, or computed from bytes. Acc
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import Any
 
 from llama_eagle.drafting.options import DRAFT_VOCAB
 from llama_eagle.errors import EnvironmentFailure, InputError
-from llama_eagle.files import cache_dir, write_whole
+from llama_eagle.files import kept_json, write_json
 from llama_eagle.gguf.header import Header
 from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS, HELD_OUT
 from llama_eagle.gguf.pairing import draft_shares, drafts_blocks
@@ -92,7 +91,7 @@ def price(target: Sequence[Header], draft: Sequence[Header] | None = None) -> Pr
 
 def keep(target: Sequence[Header], draft: Sequence[Header] | None, costs: Costs) -> None:
     """Keep measured costs in the cache. Raises `EnvironmentFailure` or `OSError` if it cannot be written."""
-    _write(_costs_file(target, draft), asdict(costs))
+    write_json(_costs_file(target, draft), asdict(costs))
 
 
 def learn(target: Path, draft: Path | None, tried: Sequence[int], accepted: Sequence[int]) -> None:
@@ -107,7 +106,7 @@ def learn(target: Path, draft: Path | None, tried: Sequence[int], accepted: Sequ
     if sums[0][0] > MOST:
         sums = [[n // 2 for n in each] for each in sums]
     with suppress(EnvironmentFailure, OSError):  # a read-only home: the next estimate is the same as this one
-        _write(_used_file(target, draft), {"tried": sums[0], "accepted": sums[1]})
+        write_json(_used_file(target, draft), {"tried": sums[0], "accepted": sums[1]})
 
 
 def _sums(counts: Sequence[int], others: Sequence[int]) -> list[int]:
@@ -173,22 +172,11 @@ def _read_json(file: Path) -> Any:
     return json.loads(file.read_bytes())
 
 
-def _write(file: Path, content: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, lambda path: path.write_text(json.dumps(content), "utf-8"))
-
-
 def _costs_file(target: Sequence[Header], draft: Sequence[Header] | None) -> Path:
     """Return the file with the measured costs of these files on this CPU."""
-    return _file("prices", [cpu_name()], [file.path for file in (*target, *(draft or ()))])
+    return kept_json("prices", [file.path for file in (*target, *(draft or ()))], cpu_name())
 
 
 def _used_file(target: Path, draft: Path | None) -> Path:
     """Return the file with the tokens that were drafted and accepted with these models."""
-    return _file("acceptance", [], [target, *([draft] if draft else [])])
-
-
-def _file(folder: str, key: list[str], files: Sequence[Path]) -> Path:
-    states = [(file.resolve(), file.stat()) for file in files]
-    key = [*key, *(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states)]
-    return cache_dir() / folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+    return kept_json("acceptance", [target, *([draft] if draft else [])])

@@ -9,7 +9,6 @@ kept in the cache by the files' sizes and times, and by the build.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import subprocess
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llama_eagle.errors import EnvironmentFailure
-from llama_eagle.files import cache_dir, write_whole
+from llama_eagle.files import kept_json, write_json
 from llama_eagle.native import log
 from llama_eagle.native.build import build_info, find_library_folder
 from llama_eagle.native.calls import library
@@ -34,7 +33,7 @@ def graph_problem(files: Sequence[Path]) -> str:
     """
     if find_library_folder() is None:
         return ""
-    kept = _kept_file(files)
+    kept = kept_json("trials", files, build_info().patch_hash)
     with contextlib.suppress(EnvironmentFailure, OSError, ValueError, KeyError):
         return str(json.loads(kept.read_bytes())["problem"])
     problem = _tried(files[0])
@@ -45,15 +44,8 @@ def graph_problem(files: Sequence[Path]) -> str:
     elif problem:
         problem += ". Convert or download it again"
     with contextlib.suppress(EnvironmentFailure, OSError):  # a cache that cannot be written costs another trial
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, lambda path: path.write_text(json.dumps({"problem": problem}), "utf-8"))
+        write_json(kept, {"problem": problem})
     return problem
-
-
-def _kept_file(files: Sequence[Path]) -> Path:
-    states = [(path.resolve(), path.stat()) for path in files]
-    key = [build_info().patch_hash, *(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states)]
-    return cache_dir() / "trials" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
 
 
 def _tried(path: Path, *options: str) -> str | None:
