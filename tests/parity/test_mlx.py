@@ -15,6 +15,9 @@ import pytest
 from fixtures.native import NativeTarget
 from fixtures.targets import FAMILIES, HYBRID, fuse_experts, make_target, store_experts_in_out
 from llama_eagle.convert.targets import TargetOptions, TargetReport, convert_target
+from llama_eagle.errors import InputError
+from llama_eagle.gguf.pairing import require_models
+from llama_eagle.gguf.validate import read_sound
 
 pytestmark = [pytest.mark.slow, pytest.mark.native]
 
@@ -169,3 +172,19 @@ def test_a_scale_for_each_expert(tmp_path: Path) -> None:
         for expert, (codes, scales, whole) in enumerate(zip(*parts, strict=True)):
             values = mx.dequantize(codes, scales, mode="nvfp4", global_scale=whole, dtype=mx.float32)
             np.testing.assert_array_equal(found[f"blk.0.ffn_{kind}_exps.weight"][expert], np.array(values))
+
+
+def test_a_file_of_fuse_is_refused_and_its_folder_converted(tmp_path: Path) -> None:
+    """`mlx_lm.fuse --export-gguf` calls this function with the folder that it has saved."""
+    import mlx.core as mx
+    from mlx_lm.gguf import convert_to_gguf
+
+    folder = make_published("llama3", tmp_path / "fused")
+    config = json.loads((folder / "config.json").read_text())
+    file = folder / "ggml-model-f16.gguf"
+    convert_to_gguf(folder, dict(mx.load(str(folder / "model.safetensors"))), config, str(file))
+    for read in (require_models, read_sound):
+        with pytest.raises(InputError, match=r"mlx_lm.fuse --export-gguf.*llama-eagle convert FOLDER"):
+            read(file)
+    converted(folder)
+    require_models(tmp_path / "fused.gguf")

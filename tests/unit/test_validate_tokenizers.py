@@ -121,6 +121,16 @@ def test_faults(fault: str, kinds: dict[str, Path], tmp_path: Path) -> None:
         require_models(changed(kinds[kind], change, tmp_path / "case.gguf"))
 
 
+def test_files_of_mlx_lm_are_not_made_again(kinds: dict[str, Path], tmp_path: Path) -> None:
+    def change(file: File) -> None:
+        put(file, "token_type", ARRAY, struct.pack("<I", U32) + (get(file, "token_type") or b"")[4:])
+        name = b"general.architecture"
+        file.keys = [(name, STRING, text(b"llama")) if key[0] == name else key for key in file.keys]
+
+    with pytest.raises(InputError, match=r"token_type is u32\[\].*mlx_lm.fuse.*llama-eagle convert FOLDER"):
+        require_models(changed(kinds["llama"], change, tmp_path / "case.gguf"))
+
+
 def charsmap(place: int, node: int) -> Callable[[File], None]:
     def change(file: File) -> None:
         value = get(file, "precompiled_charsmap") or b""

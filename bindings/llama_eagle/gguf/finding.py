@@ -13,3 +13,4 @@ class Finding:
     level: Literal["error", "warning"]
     message: str
     file: str = ""  # the file concerned; "": the pair
+    remedy: str = "Convert or download it again."

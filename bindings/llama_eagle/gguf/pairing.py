@@ -89,7 +89,7 @@ def require_models(target: Source, draft: Source | None = None) -> tuple[Header,
     target_files, draft_files = _read(target, draft)
     for finding in find(target_files, draft_files):
         if finding.level == "error" and finding.file:
-            raise InputError(f"{finding.file}: {finding.message}. Convert or download it again.")
+            raise InputError(f"{finding.file}: {finding.message}. {finding.remedy}")
         if finding.level == "error":
             assert draft_files is not None
             raise IncompatibleModels(f"{draft_files[0].path} does not fit {target_files[0].path}: {finding.message}")

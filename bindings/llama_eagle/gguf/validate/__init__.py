@@ -21,7 +21,7 @@ from llama_eagle.gguf.validate.assistant import check_assistant
 from llama_eagle.gguf.validate.dflash import check_dflash
 from llama_eagle.gguf.validate.eagle3 import check_draft
 from llama_eagle.gguf.validate.families import FAMILIES
-from llama_eagle.gguf.validate.keys import COMMON, GENERAL, check_keys
+from llama_eagle.gguf.validate.keys import COMMON, GENERAL, check_keys, kind_of
 from llama_eagle.gguf.validate.targets import check_target, unknown_tensors
 from llama_eagle.gguf.validate.tokenizer import check_tokenizer
 
@@ -35,7 +35,7 @@ def read_sound(path: Path | str) -> tuple[Header, list[Header]]:
     first, files = read_model(path)
     for finding in check_files(files):
         if finding.level == "error":
-            raise InputError(f"{first.path}: {finding.message}. Convert or download it again.")
+            raise InputError(f"{first.path}: {finding.message}. {finding.remedy}")
     return first, files
 
 
@@ -47,7 +47,7 @@ def require_vocabulary(files: list[Header]) -> None:
     if not first.n_vocab or first.keys.get("tokenizer.ggml.model") in WITHOUT_TEXT:
         faults.append("no tokenizer (tokenizer.ggml.tokens)")
     for fault in faults or [*check_keys(first, COMMON, prefix=prefix), *check_tokenizer(first)]:
-        raise InputError(f"{first.path}: {fault}. Convert or download it again.")
+        raise InputError(f"{first.path}: {fault}. {_remedy(first)}")
 
 
 def check_files(files: list[Header], *, with_tokenizer: bool = True) -> Iterator[Finding]:
@@ -64,7 +64,7 @@ def check_files(files: list[Header], *, with_tokenizer: bool = True) -> Iterator
         errors.append(f"it is {kind} in {len(files)} files, which have to be one (llama-gguf-split --merge)")
     if not errors and is_model:
         errors += _check_model(first, tensors, with_tokenizer)
-    yield from (Finding("error", error, str(first.path)) for error in errors)
+    yield from (Finding("error", error, str(first.path), _remedy(first)) for error in errors)
     if not errors and is_model and first.architecture in FAMILIES:
         unknown = unknown_tensors(first, tensors)
         if unknown:
@@ -74,6 +74,19 @@ def check_files(files: list[Header], *, with_tokenizer: bool = True) -> Iterator
                 f"{len(unknown)} tensors are unknown for {first.architecture}, llama.cpp may refuse the file: {names}",
                 str(first.path),
             )
+
+
+def _remedy(first: Header) -> str:
+    """Return the advice for a file with a fault.
+
+    `mlx_lm.fuse --export-gguf` gives every model a tokenizer of SentencePiece's kind, with unsigned types of tokens
+    (mlx-lm 0.32.2, mlx_lm/gguf.py), also when the file is made again.
+    """
+    types = "tokenizer.ggml.token_type"
+    if first.architecture == "llama" and types in first.keys and kind_of(first, types) == "u32[]":
+        folder = "Convert its folder of merged safetensors instead (llama-eagle convert FOLDER -o OUT.gguf)"
+        return f"mlx_lm.fuse --export-gguf writes such files. {folder}."
+    return Finding.remedy
 
 
 def _check_model(first: Header, tensors: dict[str, TensorInfo], with_tokenizer: bool) -> list[str]:
