@@ -1,6 +1,6 @@
 // Renders chat templates by llama.cpp's interpreter with our changes. Each line of the input is an object with
-// "template" and "variables", each line of the output one with "text" or "error". "left": how many "bytes", "levels" and
-// "seconds" of the limits a template finds, so that a small one reaches them.
+// "template" and "variables", each line of the output one with "text" or "error". "left": how many "bytes", "levels"
+// and "seconds" of the limits a template finds, so that a small one reaches them.
 
 #include <chrono>
 #include <exception>

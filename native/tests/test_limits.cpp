@@ -69,7 +69,8 @@ void check_repetitions() {
     require_refused([] { eagle_require_order("minimum", 2, "maximum", 1); }, "minimum 2 is above maximum 1");
     require(refused([] { eagle_require_order("minimum", 1, "maximum", 1); }).empty(), "equal bounds");
     const eagle::GrammarClock clock;
-    require(refused([] { eagle::count_repeated("r", 1, MAX_GRAMMAR_REPEATED / 2); }).empty(), "symbols inside the limit");
+    require(refused([] { eagle::count_repeated("r", 1, MAX_GRAMMAR_REPEATED / 2); }).empty(),
+            "symbols inside the limit");
     require_refused([] { eagle::count_repeated("r", 1, 1); }, "repeats more than 500000 symbols");
 }
 

@@ -68,7 +68,7 @@ void eagle_copy_slot(common_speculative * spec, llama_seq_id from, llama_seq_id 
 void eagle_keep_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
                       std::list<common_prompt_checkpoint> & checkpoints);
 void eagle_load_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
-                        std::list<common_prompt_checkpoint> & checkpoints);
+                      std::list<common_prompt_checkpoint> & checkpoints);
 
 // Save and load the draft's part of a slot. If it cannot be loaded, the draft restarts and the slot remains valid.
 void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);

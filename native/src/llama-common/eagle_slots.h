@@ -98,7 +98,7 @@ void eagle_keep_draft(common_speculative * spec, llama_seq_id seq, llama_context
 }
 
 void eagle_load_draft(common_speculative * spec, llama_seq_id seq, llama_context * ctx,
-                        std::list<common_prompt_checkpoint> & checkpoints) {
+                      std::list<common_prompt_checkpoint> & checkpoints) {
     auto * impl = eagle_impl_of(spec);
     if (impl && !checkpoints.empty() && checkpoints.back().empty()) {
         const auto & data = checkpoints.back().data_spec;

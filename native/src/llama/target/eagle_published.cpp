@@ -10,19 +10,19 @@ namespace {
 // tests/parity/test_every_architecture.py.
 bool means_something_else(llm_arch arch) {
     switch (arch) {
-        case LLM_ARCH_ARWKV7:
-        case LLM_ARCH_GRANITE_SWITCH:
-        case LLM_ARCH_HRM_TEXT:
-        case LLM_ARCH_HY_V4:
-        case LLM_ARCH_KIMI_K3:
-        case LLM_ARCH_NEMOTRON_H:
-        case LLM_ARCH_NEMOTRON_H_MOE:
-        case LLM_ARCH_RWKV7:
-        case LLM_ARCH_T5:
-        case LLM_ARCH_T5ENCODER:
-            return true;
-        default:
-            return false;
+    case LLM_ARCH_ARWKV7:
+    case LLM_ARCH_GRANITE_SWITCH:
+    case LLM_ARCH_HRM_TEXT:
+    case LLM_ARCH_HY_V4:
+    case LLM_ARCH_KIMI_K3:
+    case LLM_ARCH_NEMOTRON_H:
+    case LLM_ARCH_NEMOTRON_H_MOE:
+    case LLM_ARCH_RWKV7:
+    case LLM_ARCH_T5:
+    case LLM_ARCH_T5ENCODER:
+        return true;
+    default:
+        return false;
     }
 }
 
