@@ -452,3 +452,58 @@ def test_empty_texts_of_a_template_that_refuses_empty_answers() -> None:
     assert found == ["", [{"type": "text", "text": ""}], "", ""]
     older = [USER, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]
     assert as_texts(older)[1]["content"] == ""
+
+
+def named(name: str) -> str:
+    return (source_folder() / "models/templates" / f"{name}.jinja").read_text()
+
+
+def test_the_nearest_effort_that_a_template_takes() -> None:
+    """As in `serve`: Hy3's takes low and high, of two the higher one is better."""
+    template = named("tencent-Hy3")
+    for given, taken in {"minimal": "low", "low": "low", "medium": "high", "max": "high"}.items():
+        assert prompt(template, [USER], reasoning_effort=given) == prompt(template, [USER], reasoning_effort=taken)
+    with pytest.raises(EagleError, match="should be no_think/low/high"):
+        prompt(template, [USER], reasoning_effort="much")
+    with pytest.raises(EagleError, match="other reason"):
+        prompt("{{ raise_exception('other reason') }}", [USER], reasoning_effort="medium")
+
+
+ARGUMENT = {"type": "string", "description": "TEXT"}
+ODD_SCHEMAS: dict[str, tuple[Any, dict[str, Any]]] = {  # and the property `a` in its plain form
+    "several types": ({"type": ["null", "string"], "description": "TEXT"}, ARGUMENT),
+    "types of Python": ({"type": "str", "description": "TEXT"}, ARGUMENT),
+    "no description": ({"type": "string"}, ARGUMENT | {"description": ""}),
+    "a number": (5, {"description": ""}),
+    "True": (True, {"description": ""}),
+    "a type that is none": ({"type": [{}, 5, "text"], "enum": []}, {"description": ""}),
+    "no items": ({"type": "list"}, {"type": "array", "description": "", "items": {"description": ""}}),
+    "odd keys": (
+        {"type": "dict", "required": "a", "properties": [], "enum": ["x"]},
+        {"type": "object", "description": "", "enum": ["x"], "properties": {}, "required": []}
+        | {"additionalProperties": {"description": ""}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD_SCHEMAS)
+def test_a_schema_for_which_a_template_fails_is_shown_in_a_plain_form(name: str) -> None:
+    given, plain = ODD_SCHEMAS[name]
+
+    def tools(argument: Any) -> list[Any]:
+        parameters = {"type": "object", "properties": {"a": argument}, "required": ["a"]}
+        return [{"type": "function", "function": {"name": "tool1", "description": "d", "parameters": parameters}}]
+
+    failing = named("CohereForAI-c4ai-command-r-plus-tool_use")
+    with pytest.warns(UserWarning, match="fails for a tool's schema"):
+        found = prompt(failing, [USER], tools=tools(given))
+    assert found == prompt(failing, [USER], tools=tools(plain))
+    assert f'"a": {json.dumps(given)}' in prompt(named("Qwen3.5-4B"), [USER], tools=tools(given))
+
+
+@pytest.mark.filterwarnings("ignore:the chat template fails")
+@pytest.mark.parametrize("function", [{}, {"parameters": {}}, {"parameters": None}, {"description": None}])
+def test_a_tool_without_parameters_is_shown(function: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": {"name": "tool1", **function}}
+    for name in ("ByteDance-Seed-OSS", "CohereForAI-c4ai-command-r-plus-tool_use", "muse-glimmer"):
+        assert "tool1" in prompt(named(name), [USER], tools=[tool])

@@ -14,14 +14,9 @@ from urllib.parse import unquote
 
 from llama_eagle.native.limits import read_number
 from llama_eagle.sessions.chats.calls import read_json
+from llama_eagle.sessions.chats.fallbacks import JSON_TYPES, TYPE_NAMES
 
 JsonTypes = frozenset[str]
-ALL: JsonTypes = frozenset(("null", "boolean", "number", "integer", "string", "array", "object"))
-# Names of Python types that clients use for JSON types.
-TYPES = {
-    "float": "number", "double": "number", "int": "integer", "bool": "boolean", "str": "string", "dict": "object",
-    "list": "array", "tuple": "array", "None": "null", "NoneType": "null",
-}  # fmt: skip
 PYTHON = {"True": "true", "False": "false", "None": "null"}
 # Strings in either kind of quotes, and Python's constants outside of them.
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'|\b(?:True|False|None)\b", re.DOTALL)
@@ -76,7 +71,7 @@ def types_of(schema: Any, root: Any, known: dict[str, JsonTypes] | None = None) 
     """
     known = {} if known is None else known
     if not isinstance(schema, Mapping):
-        return ALL
+        return JSON_TYPES
     reference = schema.get("$ref")
     types = _own_types(schema) if reference is None else _types_of_reference(str(reference), root, known)
     for key in ("anyOf", "oneOf"):
@@ -89,7 +84,7 @@ def types_of(schema: Any, root: Any, known: dict[str, JsonTypes] | None = None) 
 
 def _types_of_reference(reference: str, root: Any, known: dict[str, JsonTypes]) -> JsonTypes:
     if reference not in known:
-        known[reference] = ALL
+        known[reference] = JSON_TYPES
         known[reference] = types_of(_resolved(reference, root), root, known)
     return known[reference]
 
@@ -103,11 +98,11 @@ def _own_types(schema: Mapping[str, Any]) -> JsonTypes:
     given = schema.get("type")
     if given is not None:
         kinds = [given, *_list(schema, "type")]
-        named = frozenset(TYPES.get(kind, kind) for kind in kinds if isinstance(kind, str))
+        named = frozenset(TYPE_NAMES.get(kind, kind) for kind in kinds if isinstance(kind, str))
         return named | {"integer"} if "number" in named else named
     implied = [kind for kind, keys in KEYWORDS_OF.items() if any(key in schema for key in keys)]
     if not implied:
-        return ALL
+        return JSON_TYPES
     return frozenset(implied) | ({"integer"} if "number" in implied else frozenset())
 
 

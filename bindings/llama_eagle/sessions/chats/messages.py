@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llama_eagle.errors import UsageError
-from llama_eagle.sessions.chat_template import render
 from llama_eagle.sessions.chats import abilities
 from llama_eagle.sessions.chats.calls import calls_as_texts, has_calls, read_call, with_short_ids
+from llama_eagle.sessions.chats.fallbacks import render_adapted
 from llama_eagle.sessions.chats.responses import with_responses, with_turn
 from llama_eagle.sessions.chats.turns import join_turns
 
@@ -31,10 +31,11 @@ OWN_DEVELOPER = "<|channel|>"  # in templates of gpt-oss, which have a developer
 def render_chat(template: str, variables: Mapping[str, Any], where: object) -> str:
     """Return the prompt of `variables["messages"]`. `where`: the owner of the template, for messages.
 
-    Raises `UsageError` for invalid messages and for content that the model cannot read, and the errors of `render`.
+    Raises `UsageError` for invalid messages and for content that the model cannot read, and the errors of
+    `render_adapted`.
     """
     messages = normalized(template, variables["messages"])
-    prompt = render(template, {**variables, "messages": messages}, where)
+    prompt = render_adapted(template, {**variables, "messages": messages}, where)
     return with_turn(template, prompt) if variables.get("add_generation_prompt") else prompt
 
 
