@@ -76,6 +76,17 @@ def rotated(params: Fields, head_dim: int) -> int:
     return n_rot
 
 
+def is_interleaved(config: Fields) -> bool:
+    """Return True if the rotary pairs of a draft are adjacent rows of its checkpoint, not rows of two halves.
+
+    vLLM reads the first key, llama.cpp's converter the second. The layout is the draft's own, not its target's.
+    """
+    stated = {name: flag for name in ("is_neox_style", "rope_is_neox_style") if (flag := config.flag(name)) is not None}
+    if len(set(stated.values())) > 1:
+        raise ConfigError(f"{config.where}: is_neox_style and rope_is_neox_style differ; correct one of them")
+    return False in stated.values()
+
+
 def llama3_factors(params: Fields, n_rot: int, precision: type[np.floating] = np.float64) -> np.ndarray:
     """Return divisors of the rotary frequencies, [n_rot / 2].
 

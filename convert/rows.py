@@ -27,6 +27,12 @@ def interleave(values: np.ndarray, head: int, n_rot: int) -> np.ndarray:
     return values.reshape(-1, head, *values.shape[1:])[:, order].reshape(values.shape)
 
 
+def deinterleave(values: np.ndarray, head: int, n_rot: int) -> np.ndarray:
+    """Undo `interleave`."""
+    order = interleave(np.arange(head), head, n_rot)
+    return values.reshape(-1, head, *values.shape[1:])[:, np.argsort(order)].reshape(values.shape)
+
+
 PAIRS = Transform(
     lambda values, dims: interleave(values, dims["head"], dims["n_rot"]),
     unit="head",

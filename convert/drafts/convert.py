@@ -37,7 +37,7 @@ def is_draft(checkpoint: Checkpoint) -> bool:
         names = {canonical(name) for name in checkpoint.names()}
     except EagleError:
         return False  # a target without readable weights: its own conversion reports the fault
-    return not names.isdisjoint(("fc.weight", "fc.weight_packed"))
+    return is_dflash({}, names) or not names.isdisjoint(("fc.weight", "fc.weight_packed"))
 
 
 def convert_draft(
@@ -61,7 +61,7 @@ def convert_draft(
     refuse_sources(Path(output), [checkpoint.path, *files])
     goal = open_target(target, pre=options.pre, weights=options.share_head)
     try:
-        if is_dflash(checkpoint.config):
+        if is_dflash(checkpoint.config, {canonical(name) for name in checkpoint.names()}):
             return convert_dflash(checkpoint, goal, Path(output), options, progress)
         if is_assistant(checkpoint.config):
             return convert_assistant(checkpoint, goal, Path(output), options, progress)

@@ -6,6 +6,7 @@ local convolutions and a selector of candidates, DSpark a Markov head and a conf
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from llama_eagle.convert.drafts.config import WHERE
 from llama_eagle.convert.drafts.dflash_config import DFlashConfig, keys, sizes
 from llama_eagle.convert.drafts.family import ABSOLUTE_IDS, DROPPED, canonical, match
 from llama_eagle.convert.drafts.gemma4 import block as gemma4
+from llama_eagle.convert.drafts.layers import unpublished
 from llama_eagle.convert.drafts.report import DraftOptions, DraftReport, TensorRow
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import map_vocabulary
@@ -31,7 +33,7 @@ from llama_eagle.errors import ConfigError, ConversionError
 ARCH = "dflash"
 
 _HALVES = Transform(
-    lambda v, d: v.reshape(-1, d["head"] // 2, 2, *v.shape[1:]).swapaxes(1, 2).reshape(v.shape),
+    lambda v, d: rows.deinterleave(v, d["head"], d["n_rot"]),
     unit="head",
     note="rows reordered from interleaved pairs to halves",
 )
@@ -60,7 +62,7 @@ def _layer(config: DFlashConfig) -> tuple[Row, ...]:
     if config.architecture == gemma4.DSPARK:
         query, keys_, _, output = rows.attention()
         return (*gemma4.NORMS, query, keys_, output, *rows.qk_norms(), *rows.DENSE)
-    rotary = _HALVES if config.root.flag("rope_is_neox_style") is False else None
+    rotary = _HALVES if config.is_interleaved else None
     convolutions = (*_convolution("attention_conv", "attn_conv"), *_convolution("mlp_conv", "ffn_conv"))
     return (
         *rows.NORMS,
@@ -96,10 +98,10 @@ def _dropped(name: str) -> str | None:
     return match(DROPPED, name)
 
 
-def _read(checkpoint: Checkpoint, target: Target) -> StockDraft[DFlashConfig]:
+def _read(checkpoint: Checkpoint, target: Target, layers: Sequence[int] | None) -> StockDraft[DFlashConfig]:
     weights = Weights(checkpoint, canonical, checkpoint_scheme(checkpoint, draft=True))
     stated, factors = _with_gemma_heads(checkpoint.config, weights)
-    config = DFlashConfig(stated, checkpoint.source)
+    config = DFlashConfig(stated, checkpoint.source, layers)
     _check_target(config, target)
     if (checkpoint.path / "mask_embedding.pt").is_file():
         raise ConversionError("mask_embedding.pt (MiMo) is read by llama.cpp's convert_hf_to_gguf.py only")
@@ -143,6 +145,8 @@ def _check_target(config: DFlashConfig, target: Target) -> None:
     ids = config.boundaries()
     if min(ids) < 0 or max(ids) > target.n_layer or len(set(ids)) != len(ids):
         raise ConfigError(f"{config.where}: it reads the boundaries {ids} of a target of {target.n_layer} layers")
+    if message := unpublished(sorted(ids), target):
+        raise ConversionError(f"{message}; give other boundaries with --aux-layers")
 
 
 def _vocabulary(config: DFlashConfig, weights: Weights, target: Target) -> int:
@@ -169,8 +173,7 @@ def _declare(out: GGUFOutput, draft: StockDraft[DFlashConfig], outtype: str) -> 
     if config.kind == "DSpark":
         stated["has_confidence_head"] = "confidence_head.proj.weight" in draft.weights
     table = draft.declare(out, ARCH, stated, outtype)
-    if (mask := config.settings.integer("mask_token_id")) is not None:
-        out.key("tokenizer.ggml.mask_token_id", mask)
+    out.key("tokenizer.ggml.mask_token_id", config.mask_token)
     return _report(draft, table, out.n_bytes)
 
 
@@ -184,7 +187,7 @@ def _report(draft: StockDraft[DFlashConfig], table: list[TensorRow], n_bytes: in
         layout="stock",
         extended_because=[],
         layer_ids=config.boundaries(),
-        layer_ids_source=f"{config.kind}: as llama.cpp's converter reads them",
+        layer_ids_source="--aux-layers" if config.layers else f"{config.kind}: as llama.cpp's converter reads them",
         settings={"block_size": config.block_size, "n_vocab_draft": draft.dims["draft_vocab"]},
         tensors=table,
         n_bytes=n_bytes,
@@ -194,14 +197,17 @@ def _report(draft: StockDraft[DFlashConfig], table: list[TensorRow], n_bytes: in
 
 def _warnings(config: DFlashConfig) -> list[str]:
     if config.kind == "DSpark" or not config.samples_from_anchor():
-        return []
-    return [f"stock llama.cpp drafts badly with this file: for {config.kind} it does not read sample_from_anchor"]
+        return config.notes
+    return [
+        *config.notes,
+        f"stock llama.cpp drafts badly with this file: for {config.kind} it does not read sample_from_anchor",
+    ]
 
 
 def convert_dflash(
     checkpoint: Checkpoint, target: Target, output: Path, options: DraftOptions, progress: Progress | None
 ) -> DraftReport:
     """Convert a DFlash, DFlash2 or DSpark draft. Errors are convert_draft's."""
-    options.refuse_eagle3("a DFlash draft")
-    draft = _read(checkpoint, target)
+    options.refuse_eagle3("a DFlash draft", but="aux_layers")
+    draft = _read(checkpoint, target, options.aux_layers)
     return write_draft(lambda out, kind: _declare(out, draft, kind), ARCH, output, options, progress)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from llama_eagle.convert.drafts.gemma4 import block as gemma4
-from llama_eagle.convert.rope import rotated
+from llama_eagle.convert.rope import is_interleaved, rotated
 from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.table import Dims
 from llama_eagle.convert.targets.config import ModelConfig, common_keys, dense_dims
 from llama_eagle.errors import ConfigError, ConversionError
 
-_DFLASH = ("DFlashDraftModel", "DFlashSpeculator", "DFlash2DraftModel")
+_DFLASH = (
+    "DFlashDraftModel",
+    "DFlashSpeculator",
+    "DFlash2DraftModel",
+    "Qwen3DFlashDraftModel",  # NeMo Automodel, for DFlash2 too
+    "Qwen3DFlash2DraftModel",
+    "QwenDFlashDraftModel",  # AngelSlim
+)
+# Their classes rotate whole heads, also if config.json has a partial rotation, copied from a target.
+_ROTATES_ALL = ("Qwen3DFlashDraftModel", "Qwen3DFlash2DraftModel", "QwenDFlashDraftModel")
 _DSPARK = (
     gemma4.DSPARK,
     "Qwen3DSparkModel",
@@ -31,21 +41,29 @@ _FACTORS = {
 _DFLASH2 = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
-def is_dflash(config: dict[str, Any]) -> bool:
-    """Return True if this is the config.json of a draft that drafts in blocks."""
-    names = config.get("architectures")
-    known = isinstance(names, list) and any(name in (*_DFLASH, *_DSPARK, *_OTHERS) for name in names)
-    return known or config.get("speculators_model_type") in ("dflash", "dflash2", "dspark")
+def is_dflash(config: dict[str, Any], names: Collection[str] = ()) -> bool:
+    """Return True if this is a draft that drafts in blocks, by its tensors, or else by the keys and class it states.
+
+    names: of the tensors, without prefixes. The norm of the target's features belongs to the model here, and to a layer
+    in EAGLE-3.
+    """
+    if any(name.endswith("hidden_norm.weight") for name in names):
+        return "hidden_norm.weight" in names
+    classes = config.get("architectures")
+    known = isinstance(classes, list) and any(name in (*_DFLASH, *_DSPARK, *_OTHERS) for name in classes)
+    stated = isinstance(config.get("dflash_config"), dict)
+    return known or stated or config.get("speculators_model_type") in ("dflash", "dflash2", "dspark")
 
 
 class DFlashConfig(ModelConfig):
     """Configuration of the blocks: the top level, overlaid by transformer_layer_config.
 
-    settings: those of the method, from dflash_config before the top level.
+    settings: those of the method, from dflash_config before the top level. layers: boundaries named by the user.
     """
 
-    def __init__(self, config: dict[str, Any], source: str) -> None:
+    def __init__(self, config: dict[str, Any], source: str, layers: Sequence[int] | None = None) -> None:
         super().__init__(config, source, part="transformer_layer_config")
+        self.layers = layers
         inner = self.root.child("dflash_config")
         self.settings = Fields({**self.data, **(inner.data if inner else {})}, self.where)
         self.architecture = next(iter(self.root.texts("architectures")), "")
@@ -62,8 +80,47 @@ class DFlashConfig(ModelConfig):
         self.kind = "DSpark" if has_markov else "DFlash2" if is_second else "DFlash"
         self._refuse_other_parts()
         self.require("attention_bias", False)
-        if self.architecture != gemma4.DSPARK:  # whose sizes are there
+        self.is_interleaved = is_interleaved(self)
+        self.notes = [*self._unknown_class(), *self._whole_heads(), *self._captured_layers(), *self._plain_logits()]
+        if self.architecture == gemma4.DSPARK:
+            self.require("is_neox_style", True)
+            self.require("rope_is_neox_style", True)
+        else:  # sizes of Gemma's layers are there
             self.require("per_layer_config", {})
+
+    def _unknown_class(self) -> list[str]:
+        if self.architecture in (*_DFLASH, *_DSPARK, ""):
+            return []
+        return [f"the class {self.architecture} is unknown: its tensors and keys are read as those of {self.kind}"]
+
+    def _whole_heads(self) -> list[str]:
+        """Leave out a partial rotation that the class of the draft ignores. Returns a note for the user."""
+        part = self.rope.get("partial_rotary_factor", 1)
+        if part == 1 or self.architecture not in _ROTATES_ALL:
+            return []
+        self.rope = Fields({**self.rope.data, "partial_rotary_factor": None}, self.rope.where)
+        return [f"partial_rotary_factor {part} is ignored, as by {self.architecture}, which rotates whole heads"]
+
+    def _plain_logits(self) -> list[str]:
+        """Return notes on factors of the logits that a Markov head is trained without. Gemma's is trained with them."""
+        if self.kind != "DSpark" or self.architecture == gemma4.DSPARK:
+            return []
+        stated = [name for name in ("output_multiplier", "final_logit_softcapping") if self.settings.get(name)]
+        return [f"{name} has no effect in a DSpark draft" for name in stated if self.settings.number(name) != 1]
+
+    def _captured_layers(self) -> list[str]:
+        """Return a note if AngelSlim's trainer may have read other layers than target_layer_ids."""
+        key, ids = "aux_hidden_states_layer_ids", self.settings.integers("target_layer_ids") or []
+        n_target = self.integer("num_target_layers") or 0
+        captured = [1, n_target // 2 - 1, n_target - 4]
+        stated = self.layers is not None or self.root.get(key) is not None
+        if self.architecture != "QwenDFlashDraftModel" or stated or len(ids) != 3 or ids == captured:
+            return []
+        boundaries = f" {','.join(str(i + 1) for i in captured)}" if n_target > 4 else ""
+        return [
+            f"{key} is not stated, without which AngelSlim's trainer reads the outputs 1, L/2 - 1 and L - 4 instead of "
+            f"target_layer_ids {ids}; if drafts are not accepted, convert with --aux-layers{boundaries}"
+        ]
 
     def _refuse_other_parts(self) -> None:
         """Refuse projectors and Markov heads of other networks, by name."""
@@ -79,13 +136,47 @@ class DFlashConfig(ModelConfig):
         """Number of tokens drafted at once."""
         return self.settings.integer("block_size") or 16  # default: that of the authors' drafts
 
+    @property
+    def mask_token(self) -> int:
+        """Id of the token in all places of a block but the first."""
+        token, n_vocab = self.settings.get("mask_token_id"), self.need_integer("vocab_size")
+        if type(token) is not int or not 0 <= token < n_vocab:
+            raise ConfigError(
+                f"{self.where}: the mask token is {token} of {n_vocab} tokens; set dflash_config.mask_token_id (of the "
+                "speculators format: mask_token_id) to the id with which the draft was trained"
+            )
+        return token
+
     def boundaries(self) -> list[int]:
-        """Return the boundaries that it reads: aux_hidden_state_layer_ids unchanged, target_layer_ids as outputs."""
-        if (ids := self.root.integers("aux_hidden_state_layer_ids")) is not None:
-            return ids
-        if (ids := self.settings.integers("target_layer_ids")) is None:
-            raise ConfigError(f"{self.where}: target_layer_ids and aux_hidden_state_layer_ids are missing")
-        return [i + 1 for i in ids]
+        """Return the boundaries that it reads: those of the user, or of config.json.
+
+        aux_hidden_state_layer_ids are boundaries. target_layer_ids are outputs, and so are aux_hidden_states_layer_ids,
+        by which AngelSlim's trainer captures.
+        """
+        if self.layers is not None:
+            return list(self.layers)
+        outputs = {"target_layer_ids": self.settings, "aux_hidden_states_layer_ids": self.root}
+        found = {name: [i + 1 for i in ids] for name, part in outputs.items() if (ids := part.integers(name))}
+        if ids := self.root.integers("aux_hidden_state_layer_ids"):
+            found["aux_hidden_state_layer_ids"] = ids
+        if not found:
+            raise ConfigError(
+                f"{self.where}: target_layer_ids and aux_hidden_state_layer_ids are missing; give the layers with "
+                f"--aux-layers{self._usual_layers()}"
+            )
+        if len(set(map(tuple, found.values()))) > 1:
+            stated = "; ".join(f"{name}: {','.join(map(str, ids))}" for name, ids in found.items())
+            raise ConfigError(f"{self.where}: the layers differ (as boundaries: {stated}); give one with --aux-layers")
+        return next(iter(found.values()))
+
+    def _usual_layers(self) -> str:
+        """Return the layers that the classes of z-lab, NeMo and AngelSlim assume without ids, as an option's value."""
+        n_target, n = self.integer("num_target_layers"), self.need_integer("num_hidden_layers")
+        if n_target is None or n_target < n + 4:
+            return ""
+        last = n_target - 3
+        ids = [n_target // 2] if n == 1 else [round(1 + i * (last - 1) / (n - 1)) for i in range(n)]
+        return f" (trained with the default of its class: {','.join(str(i + 1) for i in ids)})"
 
     def samples_from_anchor(self) -> bool:
         """Return True if the block's first place drafts a token.
@@ -103,6 +194,7 @@ def sizes(config: DFlashConfig) -> dict[str, int]:
     rank = settings.integer({"DFlash2": "selector_rank", "DSpark": "markov_rank"}.get(config.kind, "")) or 0
     return {
         **dims,
+        "n_rot": rotated(config.rope, dims["head"]),
         "aux": len(config.boundaries()),
         "kernel": kernel,
         "taps": 2 * kernel * (dims["embd"] // group),

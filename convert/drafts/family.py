@@ -20,10 +20,11 @@ _FEATURES = (
 )
 _FC_NORM = (Row("weight", "weight", ("target",), required=False),)
 ABSOLUTE_IDS = Transform(lambda values, dims: values, note="absolute target ids")
-_BIASES = (
-    *rows.qkv_biases(rows.PAIRS, required=False),
-    Row("self_attn.o_proj.bias", "attn_output.bias", ("embd",), required=False),
-)
+
+
+def _biases(rotary: Transform | None) -> tuple[Row, ...]:
+    output = Row("self_attn.o_proj.bias", "attn_output.bias", ("embd",), required=False)
+    return (*rows.qkv_biases(rotary, required=False), output)
 
 
 def _vocabulary(logit_scale: float) -> tuple[Row, ...]:
@@ -39,15 +40,15 @@ def _vocabulary(logit_scale: float) -> tuple[Row, ...]:
     )
 
 
-def _layer(*, first: bool) -> tuple[Row, ...]:
+def _layer(rotary: Transform | None, *, first: bool) -> tuple[Row, ...]:
     """Return a layer's rows. The input of the first layer's attention is the embedding and the features."""
     before, after = rows.NORMS
     return (
         *([rows.norm("hidden_norm.weight", "attn_norm_2.weight", "embd")] if first else ()),
         before,
-        *rows.attention("2*embd" if first else "embd", rows.PAIRS),
-        *_BIASES,
-        *rows.qk_norms(rows.PAIRS, required=False),
+        *rows.attention("2*embd" if first else "embd", rotary),
+        *_biases(rotary),
+        *rows.qk_norms(rotary, required=False),
         after,
         *rows.DENSE,
     )
@@ -61,20 +62,24 @@ def _gemma_layer(shared_values: bool) -> tuple[Row, ...]:
         rows.norm("hidden_norm.weight", "attn_norm_2.weight", "embd"),
         *gemma4.NORMS,
         *(values if shared_values and row.target == values.target else row for row in projections),
-        *_BIASES,
+        *_biases(rows.PAIRS),
         *rows.qk_norms(rows.PAIRS),
         *rows.DENSE,
     )
 
 
-def table(n_layer: int, n_aux: int, logit_scale: float = 1.0, gemma: bool | None = None) -> list[Section]:
+def table(
+    n_layer: int, n_aux: int, logit_scale: float = 1.0, gemma: bool | None = None, *, interleaved: bool = False
+) -> list[Section]:
     """Return every tensor that a draft of this size may have.
 
     gemma: the layers are Gemma 4's, and values are the keys before their norm (True) or have weights (False).
+    interleaved: rotary pairs are adjacent rows in the checkpoint, as in the GGUF.
     """
+    rotary = None if interleaved else rows.PAIRS
     norms = [Section(_FC_NORM, f"fc_norm.{k}.", f"fc_norm.{k}.") for k in range(n_aux)]
     layers = [
-        Section(_layer(first=i == 0) if gemma is None else _gemma_layer(gemma), f"layers.{i}.", f"blk.{i}.")
+        Section(_layer(rotary, first=i == 0) if gemma is None else _gemma_layer(gemma), f"layers.{i}.", f"blk.{i}.")
         for i in range(n_layer)
     ]
     return [Section(_FEATURES), *norms, Section(_vocabulary(logit_scale)), *layers]
@@ -106,7 +111,6 @@ DROPPED = (
 REFUSED = (
     (r".*\.(kv_a_proj_with_mqa|kv_b_proj|q_a_proj)\..*", "its attention is MLA"),
     (r".*\.mlp\.(experts\..*|gate\.weight|shared_expert.*)", "its MLP is a mixture of experts"),
-    (r"(.*\.)?mask_hidden.*", "it is a P-EAGLE (parallel drafting) head"),
     (r"(.*\.)?(eh_proj|enorm|hnorm)\..*", "it is an MTP head (eh_proj), or projects before attention"),
     (r"parallel_draft_heads\..*", "it drafts with parallel heads"),
     (

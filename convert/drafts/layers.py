@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llama_eagle.convert.drafts.config import WHERE
+from llama_eagle.convert.drafts.target import Target
 from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.gguf.architectures import LAST_BOUNDARY_TARGETS
+
+
+def unpublished(boundaries: Sequence[int], target: Target) -> str | None:
+    """Return the reason why a draft cannot read these boundaries, if it reads one that the target does not publish."""
+    architecture = target.architecture
+    if boundaries[-1] < target.n_layer or architecture in LAST_BOUNDARY_TARGETS:
+        return None
+    return f"it reads the state after the last block, which is computed for output rows alone in {architecture} targets"
 
 
 @dataclass(frozen=True)

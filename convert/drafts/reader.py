@@ -9,19 +9,20 @@ import numpy as np
 from llama_eagle.convert.drafts.config import WHERE, DraftConfig, Window, other_layer_lists, read_config, read_window
 from llama_eagle.convert.drafts.family import DROPPED, GEMMA_BLOCK, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.gemma4 import block as gemma4
-from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids
+from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids, unpublished
 from llama_eagle.convert.drafts.producers import DEEPSPEC, Producer, detect_producer, known_traps
 from llama_eagle.convert.drafts.report import DraftOptions
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.drafts.vocab import is_identity, map_vocabulary
-from llama_eagle.convert.rope import Rope, draft_rope
+from llama_eagle.convert.rope import Rope, draft_rope, is_interleaved
 from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.config import Fields
 from llama_eagle.convert.source.stated import checkpoint_scheme
 from llama_eagle.convert.source.storage import INTEGER_DTYPES
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Plan, plan
 from llama_eagle.errors import ConfigError, ConversionError
-from llama_eagle.gguf.architectures import LAST_BOUNDARY_TARGETS, capture_problem
+from llama_eagle.gguf.architectures import capture_problem
 
 MAX_LAYERS = 64
 
@@ -232,7 +233,11 @@ def _match_table(reading: _Reading, dims: dict[str, int], n_layer: int, ids: np.
     gemma = None
     if reading.config.is_gemma:
         gemma = "layers.0.self_attn.v_proj.weight" not in reading.weights
-    sections = table(n_layer, dims["aux"], reading.config.logit_scale, gemma)
+    config = reading.config
+    interleaved = is_interleaved(Fields({**config.raw.data, **config.layer.data}, config.layer.where))
+    if interleaved and config.is_gemma:
+        raise ConfigError(f"{WHERE}: is_neox_style is false, which is not supported for Gemma's block")
+    sections = table(n_layer, dims["aux"], config.logit_scale, gemma, interleaved=interleaved)
     planned = plan(sections, reading.weights, dims, dropped)
     if ids is None and "d2t" in reading.weights:
         planned.tensors = [tensor for tensor in planned.tensors if tensor.name != "d2t"]
@@ -324,10 +329,9 @@ def _layer_ids(reading: _Reading, n_aux: int) -> LayerIds:
     architecture = target.architecture
     if architecture and (problem := capture_problem(architecture)):
         warnings.append(f"{problem}. It cannot run this pair")
-    if resolved.boundaries[-1] == target.n_layer and architecture not in LAST_BOUNDARY_TARGETS:
-        message = f"it reads the state after the last block, which is computed for output rows alone in {architecture}"
+    if message := unpublished(resolved.boundaries, target):
         if not options.force:
-            raise ConversionError(f"{message} targets; give other boundaries with --aux-layers, or --force")
+            raise ConversionError(f"{message}; give other boundaries with --aux-layers, or --force")
         warnings.append(f"{message}; accepted by --force")
     return resolved
 

@@ -38,10 +38,10 @@ class DraftOptions:
         if self.rope_base is not None and not 1 < self.rope_base < 1e30:
             raise UsageError(f"RoPE base {self.rope_base} is not a number above 1")
 
-    def refuse_eagle3(self, kind: str) -> None:
-        """Raise `UsageError` for an option that only EAGLE-3 drafts have. kind: of this draft."""
+    def refuse_eagle3(self, kind: str, but: str = "") -> None:
+        """Raise `UsageError` for an option that only EAGLE-3 drafts have. kind: of this draft. but: it has this one."""
         for name in _EAGLE3_OPTIONS:
-            if getattr(self, name) not in (None, False):
+            if name != but and getattr(self, name) not in (None, False):
                 raise UsageError(f"--{name.replace('_', '-')} does not apply to {kind}. Leave it out.")
 
 

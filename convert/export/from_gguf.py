@@ -11,7 +11,7 @@ from llama_eagle.convert.drafts.config import Geometry, Window
 from llama_eagle.convert.drafts.family import ARCH, table
 from llama_eagle.convert.drafts.reader import Flags
 from llama_eagle.convert.export.network import Network, Tensor, in_one_dtype
-from llama_eagle.convert.rows import PAIRS, interleave
+from llama_eagle.convert.rows import PAIRS, deinterleave
 from llama_eagle.convert.table import Row
 from llama_eagle.errors import ConversionError
 from llama_eagle.gguf.header import Header, TensorInfo
@@ -87,7 +87,7 @@ def _tensors(header: Header, n_layer: int, n_aux: int, head: int) -> dict[str, T
         for row in section.rows:
             info = header.tensors.get(section.target + row.target)
             if info is not None and row.source != "d2t":
-                found[section.source + row.source] = _tensor(header, info, row, lambda v: _apart(v, head, n_rot))
+                found[section.source + row.source] = _tensor(header, info, row, lambda v: deinterleave(v, head, n_rot))
     return found
 
 
@@ -105,12 +105,6 @@ def _tensor(header: Header, info: TensorInfo, row: Row, apart: Callable[[np.ndar
 def _read(header: Header, info: TensorInfo, dtype: type[np.generic]) -> np.ndarray:
     start, shape = header.data_offset + info.offset, tuple(reversed(info.shape))
     return np.memmap(header.path, dtype, "r", start, shape)
-
-
-def _apart(values: np.ndarray, head: int, n_rot: int) -> np.ndarray:
-    """Undo `interleave`."""
-    order = interleave(np.arange(head), head, n_rot)
-    return values.reshape(-1, head, *values.shape[1:])[:, np.argsort(order)].reshape(values.shape)
 
 
 def _rope(header: Header, head: int) -> dict[str, Any]:

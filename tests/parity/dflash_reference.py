@@ -38,6 +38,7 @@ class DFlashReference:
         config = json.loads((folder / "config.json").read_text())
         self.geometry: dict[str, Any] = {**config, **config.get("transformer_layer_config", {})}
         self.settings: dict[str, Any] = {**self.geometry, **config.get("dflash_config", {})}
+        self.is_speculators = "transformer_layer_config" in config
         self.n_head, self.n_kv = self.geometry["num_attention_heads"], self.geometry["num_key_value_heads"]
         self.head_dim, self.eps = self.geometry["head_dim"], self.geometry["rms_norm_eps"]
         self.n_layer = self.geometry["num_hidden_layers"]
@@ -62,8 +63,11 @@ class DFlashReference:
     def _window(self, il: int) -> int:
         if self.settings.get("use_swa"):
             return int(self.settings["swa_window_size"])
-        kinds = self.geometry.get("layer_types") or ["full_attention"] * self.n_layer
-        return int(self.geometry["sliding_window"]) if kinds[il] == "sliding_attention" else 1 << 30
+        kinds, size = self.geometry.get("layer_types") or [""] * self.n_layer, self.geometry.get("sliding_window")
+        is_used = self.geometry.get(
+            "use_sliding_window", self.is_speculators
+        )  # a class of transformers clears the size
+        return int(size) if is_used and size and kinds[il] == "sliding_attention" else 1 << 30
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.w[name]
@@ -82,6 +86,8 @@ class DFlashReference:
         return Drafted(logits, hidden, picked)
 
     def _finish(self, logits: torch.Tensor) -> torch.Tensor:
+        if self.is_markov and not self.gemma:  # trained on the plain logits
+            return logits
         logits = logits * (self.settings.get("output_multiplier") or 1.0)
         cap = self.settings.get("final_logit_softcapping")
         return torch.tanh(logits / cap) * cap if cap else logits
@@ -176,7 +182,7 @@ class DFlashReference:
         n_rot = 2 * len(self.inv_freq)
         angle = (positions[:, None] * self.inv_freq)[:, None, :]
         cos, sin = angle.cos() * self.magnitude, angle.sin() * self.magnitude
-        if self.geometry.get("rope_is_neox_style") is False:
+        if False in (self.geometry.get("is_neox_style"), self.geometry.get("rope_is_neox_style")):
             a, b = x[..., 0:n_rot:2], x[..., 1:n_rot:2]
             turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
         else:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fixtures import upstream
+from fixtures.command import llama_eagle
 from fixtures.dflash import CASES, make_dflash
 from fixtures.targets import (
     FAMILIES,
@@ -185,3 +186,24 @@ def test_dflash(case: str, family: str, outtype: str, tmp_path: Path) -> None:
     if case == GEMMA:  # its head is a copy of the target's, which ours leaves out
         found = [each for each in found if "output.weight" not in each and "general.size_label" not in each]
     assert found == []
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("case", ["dflash2-zlab", "dspark-speculators"])
+def test_a_draft_of_their_converter_runs_here(case: str, tmp_path: Path) -> None:
+    """`check` accepts the file, and the text is that of plain decoding."""
+    from llama_eagle import EagleLlama
+
+    folder, target = make_dflash(tmp_path / "draft", CASES[case]), make("qwen35", tmp_path / "target")
+    convert_target(target, tmp_path / "target.gguf", TargetOptions(outtype="q8_0"))
+    upstream.convert(folder, tmp_path / "draft.gguf", "q8_0", FAMILIES["qwen35"][2], "--target-model-dir", str(target))
+    checked = llama_eagle("check", str(tmp_path / "target.gguf"), str(tmp_path / "draft.gguf"))
+    assert checked.code == 0, checked.stderr
+    texts = []
+    for draft in ("none", str(tmp_path / "draft.gguf")):
+        options = {"n_ctx": 256, "n_threads": 1, "verbose": False}
+        options |= {} if draft == "none" else {"n_draft": 4, "lookup": False}
+        with EagleLlama(str(tmp_path / "target.gguf"), draft=draft, **options) as llm:
+            texts.append(llm.create_completion("a b c", max_tokens=40, temperature=0)["choices"][0]["text"])
+            assert (llm.speculative_totals.n_drafted > 0) == (draft != "none")
+    assert texts[0] == texts[1]

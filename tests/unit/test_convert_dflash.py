@@ -6,6 +6,7 @@ tests/parity/test_upstream_converter.py compares the files with those of llama.c
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 from fixtures.dflash import CASES, OURS, DFlashSpec, dflash_tensors, make_dflash
-from fixtures.eagle3_checkpoints import make_target_gguf
+from fixtures.eagle3_checkpoints import DraftSpec, make_draft, make_target_gguf
 from llama_eagle.cli import run
-from llama_eagle.convert.drafts import DraftOptions, convert_draft, is_draft
+from llama_eagle.convert.drafts import DraftOptions, convert_draft, is_draft, layers
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import EagleError, UsageError
 from safetensors.torch import load_file, save_file
@@ -120,7 +121,31 @@ REFUSED: dict[str, tuple[DFlashSpec, str]] = {
         replace(CASES["dspark-gemma"], top=CASES["dspark-gemma"].top | {"hidden_activation": "silu"}),
         "hidden_activation is 'silu'",
     ),
-    "no layer ids": (DFlashSpec(extra={"target_layer_ids": None}), "target_layer_ids"),
+    "no layer ids": (DFlashSpec(extra={"target_layer_ids": None}), "target_layer_ids .* with --aux-layers$"),
+    "no layer ids, but a default": (
+        DFlashSpec(extra={"target_layer_ids": None}, top={"num_target_layers": 36}),
+        r"give the layers with --aux-layers \(trained with the default of its class: 2,18,34\)",
+    ),
+    "no layer ids of one layer": (
+        DFlashSpec(n_layer=1, extra={"target_layer_ids": None}, top={"num_target_layers": 8}),
+        r"--aux-layers \(trained with the default of its class: 5\)",
+    ),
+    "layers of two keys": (
+        DFlashSpec(top={"aux_hidden_states_layer_ids": [1, 3, 6]}),
+        r"the layers differ \(.*target_layer_ids: 2,5,7; aux_hidden_states_layer_ids: 2,4,7\); .* --aux-layers",
+    ),
+    "layers of two formats": (
+        DFlashSpec(speculators=True, top={"target_layer_ids": [2, 5, 7]}),
+        r"target_layer_ids: 3,6,8; aux_hidden_state_layer_ids: 2,5,7",
+    ),
+    "two layouts of RoPE": (
+        DFlashSpec(top={"is_neox_style": False, "rope_is_neox_style": True}),
+        "is_neox_style and rope_is_neox_style differ",
+    ),
+    "Gemma's rotary pairs": (
+        replace(CASES["dspark-gemma"], top=CASES["dspark-gemma"].top | {"is_neox_style": False}),
+        "is_neox_style is False",
+    ),
     "ids beyond the target": (DFlashSpec(extra={"target_layer_ids": [1, 4, 8]}), "boundaries"),
     "ids twice": (DFlashSpec(extra={"target_layer_ids": [1, 1, 6]}), "boundaries"),
     "other ids than fc": (DFlashSpec(extra={"target_layer_ids": [1, 6]}), "aux"),
@@ -128,10 +153,9 @@ REFUSED: dict[str, tuple[DFlashSpec, str]] = {
     "other hidden size": (DFlashSpec(top={"hidden_size": 65}), "--target"),
     "other activation": (DFlashSpec(top={"hidden_act": "gelu"}), "hidden_act"),
     "biases": (DFlashSpec(top={"attention_bias": True}), "attention_bias"),
-    "recurrent Markov head": (DFlashSpec("dspark", top={"markov_head_type": "rnn"}), "type 'rnn'"),
-    "gated Markov head": (DFlashSpec("dspark", extra={"markov_head_type": "gated"}), "type 'gated'"),
-    "DFlare": (DFlashSpec(n_layer=9, top={"model_arch": "dflare"}), "model_arch 'dflare'"),
-    "other projector": (DFlashSpec(extra={"projector_type": "domino"}), "type 'domino'"),
+    "other Markov head": (DFlashSpec("dspark", top={"markov_head_type": "other"}), "type 'other'"),
+    "other network": (DFlashSpec(top={"model_arch": "other"}), "model_arch 'other'"),
+    "other projector": (DFlashSpec(extra={"projector_type": "other"}), "type 'other'"),
     "no rank": (DFlashSpec("dspark", top={"markov_rank": None}), "markov_w1"),
     "no map": (DFlashSpec(speculators=True, top={"draft_vocab_size": 160}), "no d2t"),
     "other map": (DFlashSpec("dspark", n_draft=160, top={"draft_vocab_size": 161}), "draft_vocab_size"),
@@ -142,7 +166,11 @@ REFUSED: dict[str, tuple[DFlashSpec, str]] = {
     "kinds as text": (DFlashSpec(top={"layer_types": "full_attention"}), "layer_types .* expected a list of texts"),
     "kinds as numbers": (DFlashSpec(top={"layer_types": [1, 2, 3]}), "layer_types .* expected a list of texts"),
     "mask token beyond the vocabulary": (DFlashSpec(extra={"mask_token_id": 512}), "mask token is 512 of 512"),
-    "no mask token": (DFlashSpec(extra={"mask_token_id": None}), "mask token is None"),
+    "no mask token": (
+        DFlashSpec(extra={"mask_token_id": None}),
+        r"mask token is None of 512 tokens; set dflash_config\.mask_token_id",
+    ),
+    "a mask token as text": (DFlashSpec(extra={"mask_token_id": "500"}), r"mask token is 500 of .*mask_token_id"),
     "a block of one": (DFlashSpec(top={"block_size": 1}), "block_size is 1"),
     "no selector": (DFlashSpec("dflash2", extra={"selector_rank": None}), "unknown in this model|missing"),
 }
@@ -162,6 +190,97 @@ def test_a_mask_embedding_is_refused(tmp_path: Path, target: Path) -> None:
     torch.save({"mask_token_id": 500, "embedding": torch.ones(64)}, folder / "mask_embedding.pt")
     with pytest.raises(EagleError, match=r"mask_embedding\.pt"):
         convert_draft(folder, target, tmp_path / "out.gguf")
+
+
+NO_CLASS = {"architectures": None}
+MAKERS: dict[str, tuple[DFlashSpec, dict[str, Any], int]] = {  # as z-lab writes it; its maker's keys; warnings
+    "NeMo": (DFlashSpec(), {"architectures": ["Qwen3DFlashDraftModel"], "num_target_layers": 8}, 0),
+    "NeMo's DFlash2": (DFlashSpec("dflash2"), {"architectures": ["Qwen3DFlashDraftModel"]}, 0),
+    "NeMo, of a hybrid": (
+        DFlashSpec(top={"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+        {
+            "architectures": ["Qwen3DFlashDraftModel"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+        },
+        1,
+    ),
+    "AngelSlim": (
+        DFlashSpec(),
+        {"architectures": ["QwenDFlashDraftModel"], "aux_hidden_states_layer_ids": [1, 4, 6]},
+        0,
+    ),
+    "AngelSlim, layers of its trainer unknown": (
+        DFlashSpec(),
+        {"architectures": ["QwenDFlashDraftModel"], "num_target_layers": 8},
+        1,
+    ),
+    "a class to come": (DFlashSpec(), {"architectures": ["OtherDraftModel"]}, 1),
+    "a class of EAGLE-3": (DFlashSpec(), {"architectures": ["LlamaForCausalLMEagle3"]}, 1),
+    "no class": (DFlashSpec("dflash2"), NO_CLASS, 0),
+    "vLLM's key of the layout": (DFlashSpec(top={"rope_is_neox_style": False}),
+                                 {"is_neox_style": False, "rope_is_neox_style": None}, 0),
+    "the layout of z-lab, stated": (DFlashSpec(), {"is_neox_style": True}, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_the_tensors_decide_and_not_the_class(maker: str, tmp_path: Path, target: Path) -> None:
+    spec, keys, n_warnings = MAKERS[maker]
+    changed = replace(spec, top=spec.top | keys)
+    folder = make_dflash(tmp_path / "other/draft", changed)
+    assert is_draft(open_checkpoint(folder))
+    convert(tmp_path, target, spec)
+    report = convert_draft(folder, target, tmp_path / "other.gguf")
+    assert (tmp_path / "out.gguf").read_bytes() == (tmp_path / "other.gguf").read_bytes()
+    assert len(report.warnings) == n_warnings, report.warnings
+
+
+def test_the_last_state_needs_a_target_that_publishes_it(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = DFlashSpec(extra={"target_layer_ids": [1, 4, 7]})
+    convert(tmp_path, target, spec)
+    monkeypatch.setattr(layers, "LAST_BOUNDARY_TARGETS", frozenset())
+    with pytest.raises(EagleError, match=r"state after the last block, .* targets; give other boundaries with --aux"):
+        convert(tmp_path, target, spec)
+
+
+def test_an_eagle3_draft_under_the_name_of_dflash(tmp_path: Path, target: Path) -> None:
+    folder = make_draft(tmp_path / "draft", DraftSpec(config={"architectures": ["DFlashDraftModel"]}))
+    convert_draft(folder, target, tmp_path / "out.gguf")
+    assert gguf.GGUFReader(tmp_path / "out.gguf").fields["general.architecture"].contents() == "eagle3"
+
+
+def test_layers_that_the_user_names(tmp_path: Path, target: Path) -> None:
+    spec = DFlashSpec(extra={"target_layer_ids": None}, top={"architectures": ["Qwen3DFlashDraftModel"]})
+    reader = convert(tmp_path, target, spec, aux_layers=(2, 3, 8))
+    assert reader.fields["dflash.target_layers"].contents() == [2, 3, 8]
+    with pytest.raises(EagleError, match=r"fc\.weight"):
+        convert(tmp_path, target, spec, aux_layers=(2, 3))
+
+
+@pytest.mark.parametrize("part", [None, 0.5])
+@pytest.mark.parametrize("kind", ["dflash", "eagle3"])
+def test_the_layout_of_rotary_pairs_is_the_drafts_own(
+    kind: str, part: float | None, tmp_path: Path, target: Path
+) -> None:
+    """A checkpoint whose pairs are adjacent rows, and says so, has the file of the one with halves."""
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": part}}
+    if kind == "dflash":
+        folder = make_dflash(tmp_path / "draft", DFlashSpec(top=rope))
+    else:
+        folder = make_draft(tmp_path / "draft", DraftSpec(head_dim=32, qk_norm=True, bias=True, config=rope))
+    convert_draft(folder, target, tmp_path / "halves.gguf")
+    n_rot = int(32 * (part or 1))
+    order = torch.cat([torch.arange(n_rot).view(2, -1).T.reshape(-1), torch.arange(n_rot, 32)])
+    state = load_file(folder / "model.safetensors")
+    for name in [name for name in state if re.search(r"[qk]_(proj|norm)", name)]:
+        state[name] = state[name].view(-1, 32, *state[name].shape[1:])[:, order].reshape(state[name].shape).clone()
+    save_file(state, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "is_neox_style": False}))
+    convert_draft(folder, target, tmp_path / "pairs.gguf")
+    assert (tmp_path / "pairs.gguf").read_bytes() == (tmp_path / "halves.gguf").read_bytes()
 
 
 def test_options_of_eagle3_do_not_apply(tmp_path: Path, target: Path) -> None:

@@ -21,7 +21,7 @@ from fixtures.eagle3_checkpoints import (
     make_draft,
     make_target_gguf,
 )
-from llama_eagle.convert.drafts import DraftOptions, DraftReport, convert_draft, is_draft, reader
+from llama_eagle.convert.drafts import DraftOptions, DraftReport, convert_draft, is_draft, layers
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
 from safetensors.torch import load_file, save_file
@@ -245,7 +245,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor | None], str]] =
     "MLP bias": ({}, {"midlayer__mlp__up_proj__bias": NORM}, "biases"),
     "sinks": ({}, {"midlayer__self_attn__sinks": NORM}, "sinks"),
     "Gemma's block": ({}, {"midlayer__pre_feedforward_layernorm__weight": NORM}, "its block is Gemma's"),
-    "other speculator": ({"speculators_model_type": "peagle"}, {}, "peagle"),
+    "other speculator": ({"speculators_model_type": "medusa"}, {}, "medusa"),
     "EAGLE-1": ({}, {"midlayer__hidden_norm__weight": None}, "EAGLE-2"),
     "not a draft": ({}, {"fc__weight": None}, "not an EAGLE-3 draft"),
     "unknown tensor": ({}, {"surprise__weight": NORM}, "--force"),
@@ -295,7 +295,7 @@ def test_the_last_state_needs_a_target_that_publishes_it(
     folder = make_draft(tmp_path / "draft", DraftSpec())
     edit(folder, eagle_aux_hidden_state_layer_ids=[2, 4, 8])
     Converted(folder, target)
-    monkeypatch.setattr(reader, "LAST_BOUNDARY_TARGETS", frozenset())
+    monkeypatch.setattr(layers, "LAST_BOUNDARY_TARGETS", frozenset())
     with pytest.raises(
         ConversionError, match="after the last block, which is computed for output rows alone in qwen35"
     ):

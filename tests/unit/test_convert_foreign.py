@@ -18,6 +18,7 @@ from llama_eagle.errors import ConfigError, ConversionError, EagleError
 from safetensors.torch import save_file
 
 LLAMA = {"architectures": ["LlamaForCausalLM"]}
+DFLASH = {"architectures": ["DFlashDraftModel"]}
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
 
@@ -32,8 +33,23 @@ def write(folder: Path, config: dict[str, Any] | None, *names: str, file: str = 
     ("config", "names", "told"),
     [
         ({"architectures": ["DominoDraftModel"]}, (), "a Domino draft"),
+        ({"dflash_config": {"projector_type": "domino"}}, (), "a Domino draft"),
+        (DFLASH, ("prefix_gru.weight_ih_l0",), "a Domino draft"),
+        ({"architectures": ["QwenDFlareDraftModel"]}, (), "a DFlare draft"),
+        ({"model_arch": "dflare"}, (), "a DFlare draft"),
+        (DFLASH, ("layers.0.self_attn.k_proj_target.weight",), "a DFlare draft"),
         ({"architectures": ["PEagleDraftModel"]}, (), "a P-EAGLE draft"),
+        ({"speculators_model_type": "peagle"}, (), "a P-EAGLE draft"),
+        ({"architectures": ["LlamaEagle3DraftModel"], "parallel_drafting": True}, (), "a P-EAGLE draft"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, ("mask_hidden",), "a P-EAGLE draft"),
         ({"architectures": ["Qwen3DFlyModel"]}, (), "a DFly draft"),
+        ({"architectures": ["XPressSpeculator"], "speculators_model_type": "xpress"}, (), "an XPress draft"),
+        (DFLASH, ("model.refiner_head.down_h.weight",), "an XPress draft"),
+        ({"markov_head_type": "gated", "markov_rank": 16}, (), "a gated Markov head"),
+        (DFLASH, ("markov_head.gate_proj.weight",), "a gated Markov head"),
+        ({"dflash_config": {"markov_head_type": "RNN"}}, (), "a recurrent Markov head"),
+        (DFLASH, ("markov_head.joint_proj.weight",), "a recurrent Markov head"),
+        ({"architectures": ["KimiK3DFlashDraftModel"]}, (), "layers of another family"),
         ({"architectures": ["MTPDraftModel"]}, (), "format of speculators"),
         (LLAMA, (f"base_model.model.{Q_PROJ}.lora_A.default.weight",), "Merge it first"),
         (LLAMA, (f"{Q_PROJ}.base_layer.weight",), "an adapter that is not merged"),
