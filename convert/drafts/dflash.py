@@ -144,7 +144,8 @@ def _check_target(config: DFlashConfig, target: Target) -> None:
         )
     ids = config.boundaries()
     if min(ids) < 0 or max(ids) > target.n_layer or len(set(ids)) != len(ids):
-        raise ConfigError(f"{config.where}: it reads the boundaries {ids} of a target of {target.n_layer} layers")
+        where = "--aux-layers" if config.layers else config.where
+        raise ConfigError(f"{where}: it reads the boundaries {ids}, expected different ones from 0 to {target.n_layer}")
     if message := unpublished(sorted(ids), target):
         raise ConversionError(f"{message}; give other boundaries with --aux-layers")
 

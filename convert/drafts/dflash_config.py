@@ -141,9 +141,10 @@ class DFlashConfig(ModelConfig):
         """Id of the token in all places of a block but the first."""
         token, n_vocab = self.settings.get("mask_token_id"), self.need_integer("vocab_size")
         if type(token) is not int or not 0 <= token < n_vocab:
+            found = "missing" if token is None else token
             raise ConfigError(
-                f"{self.where}: the mask token is {token} of {n_vocab} tokens; set dflash_config.mask_token_id (of the "
-                "speculators format: mask_token_id) to the id with which the draft was trained"
+                f"{self.where}: the mask token is {found}, expected an id below {n_vocab}; set "
+                "dflash_config.mask_token_id (in the format of speculators: mask_token_id) to that of the training"
             )
         return token
 

@@ -14,6 +14,8 @@ from llama_eagle.convert.drafts.target import Target
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.gguf.architectures import LAST_BOUNDARY_TARGETS
 
+DEFAULT_LAYERS = "default for three features"
+
 
 def unpublished(boundaries: Sequence[int], target: Target) -> str | None:
     """Return the reason why a draft cannot read these boundaries, if it reads one that the target does not publish."""
@@ -83,7 +85,7 @@ def _stated(top: Sequence[int] | None, nested: Sequence[int] | None, n_aux: int)
 def _convention(ids: Sequence[int], n_layer: int, place: str) -> tuple[int, str, str | None]:
     """Return (shift to boundaries, rule, warning) by the first rule that applies. place: of the ids in config.json."""
     if place == "default":
-        return 0, "default for three features", None
+        return 0, DEFAULT_LAYERS, None
     if place == "outputs":
         return 1, "DeepSpec: outputs", None
     if place == "speculators":

@@ -54,6 +54,8 @@ def detect_producer(config: DraftConfig, stored: Collection[str]) -> Producer:
 def _by_architecture(config: DraftConfig, midlayer: bool) -> str:
     if config.architecture in DEEPSPEC:
         return "DeepSpec"
+    if config.architecture == "LlamaEagle3DraftModel":
+        return "NeMo"
     if config.architecture == "Eagle3LlamaForCausalLM":
         return "AngelSlim"
     if config.architecture == "LlamaForCausalLM" and midlayer:
@@ -65,9 +67,17 @@ def _by_architecture(config: DraftConfig, midlayer: bool) -> str:
     return "unknown"
 
 
-def known_traps(producer: str, *, rope_base: float, norm_output: bool, overridden: bool) -> list[str]:
-    """Return warnings about known faults of this producer's files. overridden: the user gave a RoPE base."""
+def known_traps(producer: str, *, rope_base: float, norm_output: bool, overridden: bool, no_layers: bool) -> list[str]:
+    """Return warnings about known faults of this producer's files.
+
+    overridden: the user gave a RoPE base. no_layers: neither the file nor the user names the layers that it reads.
+    """
     warnings = []
+    if producer == "NeMo" and no_layers:
+        warnings.append(
+            "NeMo stores no layer ids: its default is assumed; if the recipe has aux_layer_ids, give each plus one in "
+            "--aux-layers"
+        )
     if producer in ("AngelSlim", "SafeAILab") and rope_base != 10000 and not overridden:
         warnings.append(
             f"{producer}'s trainer uses RoPE base 10000 regardless of config.json ({rope_base:g}); "

@@ -9,7 +9,7 @@ import numpy as np
 from llama_eagle.convert.drafts.config import WHERE, DraftConfig, Window, other_layer_lists, read_config, read_window
 from llama_eagle.convert.drafts.family import DROPPED, GEMMA_BLOCK, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.gemma4 import block as gemma4
-from llama_eagle.convert.drafts.layers import LayerIds, resolve_layer_ids, unpublished
+from llama_eagle.convert.drafts.layers import DEFAULT_LAYERS, LayerIds, resolve_layer_ids, unpublished
 from llama_eagle.convert.drafts.producers import DEEPSPEC, Producer, detect_producer, known_traps
 from llama_eagle.convert.drafts.report import DraftOptions
 from llama_eagle.convert.drafts.target import Target
@@ -86,11 +86,17 @@ def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) ->
     layer_ids = _layer_ids(reading, dims["aux"])
     producer = detect_producer(config, checkpoint.names())
     window, note = read_window(config.layer, n_layer)
-    overridden = options.rope_base is not None
+    traps = known_traps(
+        producer.name,
+        rope_base=rope.base,
+        norm_output=flags.norm_output,
+        overridden=options.rope_base is not None,
+        no_layers=layer_ids.source == DEFAULT_LAYERS,
+    )
     warnings = [
         *reading.warnings,
         *rope.warnings,
-        *known_traps(producer.name, rope_base=rope.base, norm_output=flags.norm_output, overridden=overridden),
+        *traps,
         *_differences(config, n_layer),
         *([note] if note else []),
     ]

@@ -165,12 +165,15 @@ REFUSED: dict[str, tuple[DFlashSpec, str]] = {
     ),
     "kinds as text": (DFlashSpec(top={"layer_types": "full_attention"}), "layer_types .* expected a list of texts"),
     "kinds as numbers": (DFlashSpec(top={"layer_types": [1, 2, 3]}), "layer_types .* expected a list of texts"),
-    "mask token beyond the vocabulary": (DFlashSpec(extra={"mask_token_id": 512}), "mask token is 512 of 512"),
+    "mask token beyond the vocabulary": (
+        DFlashSpec(extra={"mask_token_id": 512}),
+        "mask token is 512, expected an id below 512",
+    ),
     "no mask token": (
         DFlashSpec(extra={"mask_token_id": None}),
-        r"mask token is None of 512 tokens; set dflash_config\.mask_token_id",
+        r"mask token is missing, .*; set dflash_config\.mask_token_id",
     ),
-    "a mask token as text": (DFlashSpec(extra={"mask_token_id": "500"}), r"mask token is 500 of .*mask_token_id"),
+    "a mask token as text": (DFlashSpec(extra={"mask_token_id": "500"}), r"mask token is 500, .*mask_token_id"),
     "a block of one": (DFlashSpec(top={"block_size": 1}), "block_size is 1"),
     "no selector": (DFlashSpec("dflash2", extra={"selector_rank": None}), "unknown in this model|missing"),
 }

@@ -289,6 +289,14 @@ def test_refused_with_a_reason(case: str, tmp_path: Path, target: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"draft", "target.gguf"}
 
 
+def test_nemo_stores_no_layers(tmp_path: Path, target: Path) -> None:
+    folder = make_draft(tmp_path / "draft", DraftSpec(config={"architectures": ["LlamaEagle3DraftModel"]}))
+    for layers_given, n_warnings in ((None, 1), ((1, 4, 6), 0)):
+        report = Converted(folder, target, aux_layers=layers_given).report
+        assert report.producer == "NeMo"
+        assert len([w for w in report.warnings if "NeMo stores no layer ids" in w]) == n_warnings
+
+
 def test_the_last_state_needs_a_target_that_publishes_it(
     tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
