@@ -59,7 +59,7 @@ def _speeds(result: dict[str, Any]) -> Any:
         title += ", prompt look-up"
     else:
         title += f", {result['drafter']}"
-    caption = "n: draft length; per round: tokens emitted; round, verify, draft: mean ms per round"
+    caption = "n: draft length; per round: tokens emitted; round, verify, draft: mean ms"
     headings = ("", "n", "tok/s", "x plain", "accepted", "per round", "round", "verify", "draft", "python")
     out = console.compact_table(headings, title=title, caption=caption)
     plain = result["plain_tps"]

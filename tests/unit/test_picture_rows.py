@@ -24,7 +24,7 @@ EVALUATED: list[Any] = [[1, 2, 3, 4], [5], "P", [6, 7], "Q", "P", [8]]
 class Session:
     """A session that notes what it evaluates. Its memory can be cut anywhere."""
 
-    n_ctx, n_piece, n_draft_max = N_CTX, N_PIECE, 0
+    n_ctx, n_piece, n_draft_max, longer_text = N_CTX, N_PIECE, 0, ""
 
     def __init__(self) -> None:
         self.n_past = 0

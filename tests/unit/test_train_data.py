@@ -219,7 +219,8 @@ def test_only_the_assistant_is_learned(tokenizer: Any, tmp_path: Path) -> None:
 def test_an_answer_is_learned_with_all_its_calls(
     shown: str, is_whole: bool, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = f"{{% for call in m.tool_calls %}}<call>{{{{ {shown}.function.name }}}}{{% endfor %}}<|im_end|>"
+    call = f"<call>{{{{ {shown}.function.name }}}}{{{{ ({shown}.function.arguments or {{}}).arg }}}}"
+    calls = f"{{% for call in m.tool_calls %}}{call}{{% endfor %}}<|im_end|>"
     monkeypatch.setattr(tokenizer, "chat_template", tokenizer.chat_template.replace("<|im_end|>", calls))
     record = chat("where", "")
     record["messages"][1]["tool_calls"] = [{"function": {"name": name}} for name in ("look", "move")]
