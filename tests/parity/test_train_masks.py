@@ -69,7 +69,7 @@ CHATS: dict[str, list[Message]] = {
 }  # fmt: skip
 # Templates that cannot render some conversations, in this project or anywhere.
 FAIL = {
-    "CohereForAI-c4ai-command-r-plus-tool_use": tuple(CHATS),
+    "CohereForAI-c4ai-command-r-plus-tool_use": tuple(kind for kind in CHATS if kind not in ("tools", "all", "twice")),
     "fireworks-ai-llama-3-firefunction-v2": tuple(CHATS),
     "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": ("plain", "system", "reasoning", "inline"),
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": ("plain", "system", "reasoning", "inline"),

@@ -23,6 +23,7 @@ SERVERS = ("serve", "rpc-server")  # commands that Ctrl-C ends as intended
 FLAG = re.compile(r"--[a-z][a-z-]+")
 
 
+@console.kept_settings()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code. `arguments` default to this process's own."""
     is_program = arguments is None
