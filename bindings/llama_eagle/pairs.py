@@ -16,8 +16,8 @@ from llama_eagle.files import cache_dir
 DRAFT_TYPE = "q4_k_m"  # of converted drafts, unless the user chooses another: docs/quantization.md
 EAGLE3, DFLASH, DFLASH2, DSPARK = "EAGLE-3", "DFlash", "DFlash2", "DSpark"
 TOKENS_PER_ROUND = 3  # a chain is read once for each of them, a block once for all
-USUAL_SIZE = {EAGLE3: 0.5}  # of a draft with one layer and a small vocabulary
-LARGE_SIZE = 2.0  # of the other kinds, which have about five layers
+CHAIN_SIZE = 0.5  # of a draft with one layer and a small vocabulary
+BLOCK_SIZE = 2.0  # of the other kinds, which have about five layers
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class KnownPair:
     @property
     def cost(self) -> float:
         """Billions of parameters that a round of TOKENS_PER_ROUND drafted tokens reads."""
-        return (self.size or USUAL_SIZE.get(self.kind, LARGE_SIZE)) * (TOKENS_PER_ROUND if self.kind == EAGLE3 else 1)
+        if self.kind == EAGLE3:
+            return (self.size or CHAIN_SIZE) * TOKENS_PER_ROUND
+        return self.size or BLOCK_SIZE
 
 
 LLAMA_31, LLAMA_33 = (f"Llama {version} Community License" for version in ("3.1", "3.3"))

@@ -122,14 +122,8 @@ def test_converted_draft_agrees_with_the_package(name: str, tmp_path: Path) -> N
         tmp_path / "draft", make_target_gguf(tmp_path / "t.gguf"), tmp_path / "d.gguf", DraftOptions(outtype="f32")
     )
     draft = GGUFDraft(tmp_path / "d.gguf")
-    random = torch.Generator().manual_seed(11)
-    tokens = torch.randint(0, N_VOCAB, (N_SLOTS,), generator=random)
-    features = torch.randn(N_SLOTS, spec.n_aux * spec.target_hidden, generator=random)
-    steps: list[torch.Tensor] = []
-    model.lm_head.register_forward_hook(lambda module, args, out: steps.append(out[0]))
-    with torch.no_grad():
-        documents = torch.zeros(1, N_SLOTS, dtype=torch.long)
-        model(features[None], tokens[None], documents, ttt_steps=N_STEPS)
+    tokens, features = _inputs(spec)
+    steps = _passes(model, spec, N_STEPS)
     hidden = np.empty(0)
     for position in range(ROOT + N_STEPS):
         fused = position <= ROOT
@@ -197,24 +191,28 @@ def test_an_exported_gguf_loads_in_the_package(name: str, tmp_path: Path) -> Non
         assert np.abs(logits - expected).max() < 1e-4 * np.abs(expected).max()
 
 
-def _first_pass(model: torch.nn.Module, spec: DraftSpec) -> np.ndarray:
-    """Return the package's logits [N_SLOTS, D] of the first step."""
+def _inputs(spec: DraftSpec) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tokens [N_SLOTS] and features [N_SLOTS, A * T], always the same."""
     random = torch.Generator().manual_seed(11)
     tokens = torch.randint(0, N_VOCAB, (N_SLOTS,), generator=random)
-    features = torch.randn(N_SLOTS, spec.n_aux * spec.target_hidden, generator=random)
+    return tokens, torch.randn(N_SLOTS, spec.n_aux * spec.target_hidden, generator=random)
+
+
+def _passes(model: torch.nn.Module, spec: DraftSpec, n_steps: int) -> list[torch.Tensor]:
+    """Return the package's logits [N_SLOTS, D] of each step."""
+    tokens, features = _inputs(spec)
     steps: list[torch.Tensor] = []
     model.lm_head.register_forward_hook(lambda module, args, out: steps.append(out[0]))
     with torch.no_grad():
-        model(features[None], tokens[None], torch.zeros(1, N_SLOTS, dtype=torch.long), ttt_steps=1)
-    return steps[0].numpy()
+        model(features[None], tokens[None], torch.zeros(1, N_SLOTS, dtype=torch.long), ttt_steps=n_steps)
+    return steps
 
 
 def _our_first_pass(file: Path, spec: DraftSpec) -> np.ndarray:
     draft = GGUFDraft(file)
-    random = torch.Generator().manual_seed(11)
-    tokens = torch.randint(0, N_VOCAB, (N_SLOTS,), generator=random).tolist()
-    features = torch.randn(N_SLOTS, spec.n_aux * spec.target_hidden, generator=random).double().numpy()
-    return np.stack([draft.slot(tokens[i], draft.fuse(features[i]), i)[0] for i in range(N_SLOTS)])
+    tokens, features = _inputs(spec)
+    pairs = enumerate(zip(tokens.tolist(), features.double().numpy(), strict=True))
+    return np.stack([draft.slot(token, draft.fuse(row), i)[0] for i, (token, row) in pairs])
 
 
 def _changes(config: dict[str, Any]) -> list[tuple[str, str, Any]]:
@@ -269,7 +267,7 @@ def test_each_key_alone(tmp_path: Path) -> None:
         except Exception:  # a value that the package refuses, in many ways, or that needs other weights
             outcomes["refused"].append(f"{name} (by speculators alone)")
             continue
-        theirs, ours = _first_pass(model, spec), _our_first_pass(tmp_path / "d.gguf", spec)
+        theirs, ours = _passes(model, spec, 1)[0].numpy(), _our_first_pass(tmp_path / "d.gguf", spec)
         error = np.abs(ours - theirs).max() / np.abs(theirs).max() if ours.shape == theirs.shape else np.inf
         outcomes["right" if error < 1e-4 else "wrong"].append(f"{name} ({error:.2g})")
     print(outcomes)

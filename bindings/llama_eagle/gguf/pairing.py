@@ -45,8 +45,8 @@ HEAD_ROWS = (8192, 16384, 32768)  # numbers of rows whose cost a check reports
 class CheckReport:
     """Result of a check.
 
-    compatible: no finding is an error. target, draft: facts about the files, of which only `file` and `architecture`
-    are not None in a file that is refused.
+    compatible: no finding is an error. target, draft: facts about the files. For a refused file all but `file` and
+    `architecture` are None.
     """
 
     compatible: bool
