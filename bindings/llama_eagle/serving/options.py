@@ -108,7 +108,7 @@ def is_local(host: str) -> bool:
         return False
 
 
-def _is_for_this_machine(options: ServerOptions) -> bool:
+def is_for_this_machine(options: ServerOptions) -> bool:
     """Return True if pages of other sites must not use the server, as long as it has no key."""
     has_origins = any(argument.split("=")[0] == "--cors-origins" for argument in options.extra)
     return is_local(options.host) and not options.open_to_all and not has_origins
@@ -250,7 +250,7 @@ def server_env(served: Checked) -> dict[str, str]:
     """Return the environment of llama-server and our part of it; the key is here so that no process list shows it."""
     drafts = served.drafts
     found = {"LLAMA_API_KEY": served.options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
-    if _is_for_this_machine(served.options):
+    if is_for_this_machine(served.options):
         found["LLAMA_EAGLE_LOCAL"] = "1"
     if not served.options.parse_special:
         found["LLAMA_EAGLE_PARSE_SPECIAL"] = "0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -32,6 +33,7 @@ from llama_eagle.files import read_json_or_yaml
 
 if TYPE_CHECKING:
     from llama_eagle.gguf.header import Header
+    from llama_eagle.serving.options import Checked
 
 ALIASES = {"draft_path": "--draft"}  # another name of a key in a configuration file -> its option
 
@@ -138,9 +140,23 @@ def serve(
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
     about = f"serving {_name(served.target)}; {in_flags(served.why)}"
+    if os.environ.get("LLAMA_EAGLE_FRONT") == "python":
+        raise typer.Exit(_run_front(served, about))
     with _removed_socket(options.host):
         status = run(serving.server_args(served), serving.server_env(served), about, options.verbose)
     raise typer.Exit(status)
+
+
+def _run_front(served: Checked, about: str) -> int:
+    from llama_eagle.serving import front, settings
+    from llama_eagle.serving import options as serving
+    from llama_eagle.serving.child import new_child
+
+    with new_child() as child:
+        inner = settings.for_child(served, child)
+        arguments, variables = serving.server_args(inner), serving.server_env(inner)
+        given = settings.front_settings(served)
+        return front.run(arguments, variables, about, served.options.verbose, child, given)
 
 
 def _keys_on_command_line(context: typer.Context) -> set[str]:

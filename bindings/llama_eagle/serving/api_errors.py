@@ -1,0 +1,42 @@
+"""Errors of the front, in the form of the API whose path was requested."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+REASONS = {
+    400: "the request is no valid HTTP: its first line, its headers (at most 100 of 8192 bytes each), its length "
+    "or its parts are wrong",
+    415: "this server reads no compressed bodies: leave out Content-Encoding",
+    416: "the header Range is wrong: leave it out",
+}
+KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 503: "unavailable_error"}
+# Anthropic's types for those statuses whose type differs from ours
+MESSAGES_KINDS = {413: "request_too_large", 503: "overloaded_error"}
+
+
+class Refusal(Exception):
+    """An answer with an error instead of what was requested."""
+
+    def __init__(self, status: int, message: str = "") -> None:
+        super().__init__(message or REASONS[status])
+        self.status = status
+
+    def body(self, path: str, headers: Mapping[bytes, bytes]) -> bytes:
+        """Return the body of the response to this request."""
+        return error_body(self.status, str(self), is_messages(path, headers))
+
+
+def is_messages(path: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Return True for Anthropic's API, whose clients also list models."""
+    return "/v1/messages" in path or b"anthropic-version" in headers
+
+
+def error_body(status: int, message: str, for_messages: bool) -> bytes:
+    """Return OpenAI's form of an error, or Anthropic's."""
+    kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    if for_messages:
+        kind = MESSAGES_KINDS.get(status, kind if status < 500 else "api_error")
+        return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+    return json.dumps({"error": {"code": status, "type": kind, "message": message}}).encode()

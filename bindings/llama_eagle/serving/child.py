@@ -1,0 +1,88 @@
+"""The child of the front: llama-server on a socket that only this user reaches, and requests to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llama_eagle.serving.streams import Answer, read_answer
+
+LONGEST_PATH = 100  # of a socket file in bytes: 104 on macOS and BSD, 108 on Linux
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class NotReady(Exception):
+    """The child does not listen: it still loads the model, or has ended."""
+
+
+@dataclass
+class Child:
+    """Address of the child. Without sockets in files it is a port of the loopback device.
+
+    port: 0 until the child has chosen one. key: the child accepts no other, so nobody can pass the front by.
+    """
+
+    path: str = ""
+    port: int = 0
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    @property
+    def host(self) -> str:
+        """Address to listen on, in the form of `serve --host`."""
+        return self.path or "127.0.0.1"
+
+    def set_address(self, url: str) -> None:
+        """Store the port of the child's URL."""
+        if not self.path:
+            self.port = int(url.rpartition(":")[2])
+
+    async def request(
+        self, method: str, target: bytes, headers: Headers = (), body: bytes = b"", with_key: bool = True
+    ) -> Answer:
+        """Send a request and return its answer when its head is there. The caller closes the answer.
+
+        Closing it before its end lets the child stop. Without the key the child answers on its public paths alone.
+        Raises `NotReady`, and `ConnectionError` for a child that ends.
+        """
+        reader, writer = await self._connect()
+        lines = [b"%s %s HTTP/1.1\r\n" % (method.encode(), target)]
+        lines += [b"%s: %s\r\n" % pair for pair in headers]
+        lines.append(b"Connection: close\r\n")
+        if with_key:
+            lines.append(b"Authorization: Bearer %s\r\n" % self.key.encode())
+        if body or method in ("POST", "PUT", "PATCH"):
+            lines.append(b"Content-Length: %d\r\n" % len(body))
+        try:
+            writer.write(b"".join([*lines, b"\r\n", body]))
+            return await read_answer(reader, writer, method)
+        except BaseException:
+            writer.transport.abort()
+            raise
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            if self.path:
+                return await asyncio.open_unix_connection(self.path)
+            if self.port:
+                return await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError as error:
+            raise NotReady(str(error)) from None
+        raise NotReady("the child has not chosen its port")
+
+
+@contextlib.contextmanager
+def new_child() -> Iterator[Child]:
+    """Yield an address for a child. The folder of its socket has mode 0700, and is removed at the end."""
+    if sys.platform == "win32" or not hasattr(socket, "AF_UNIX"):
+        yield Child()
+        return
+    with tempfile.TemporaryDirectory(prefix="llama-eagle-", ignore_cleanup_errors=True) as folder:
+        path = str(Path(folder) / "child.sock")
+        yield Child(path if len(path.encode()) <= LONGEST_PATH else "")

@@ -1,0 +1,173 @@
+"""The server's front: it owns the address, and its child computes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from llama_eagle import console
+from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.native.processor.competition import watch_process
+from llama_eagle.serving.api_errors import REASONS, error_body
+from llama_eagle.serving.child import Child
+from llama_eagle.serving.http import IDLE_S, Front
+from llama_eagle.serving.process import PromptLines, _follow, _start_server, _until_end
+from llama_eagle.serving.settings import FrontSettings
+
+HEAD_S = 60  # seconds that a client has for the head of a request once it has begun
+BACKLOG = 1024
+TLS_HANDSHAKE = 22  # first byte of a client that speaks TLS
+NO_TLS = "this server speaks no TLS: use http://"
+
+
+def run(
+    arguments: list[str], environment: dict[str, str], about: str, verbose: bool, child: Child, settings: FrontSettings
+) -> int:
+    """Serve until a signal or the child's end; return our exit status.
+
+    When the model is loaded, print "listening on URL" to stdout and `about` to stderr. Raises the errors of
+    `process.run`.
+    """
+    with _listener(settings.host, settings.port) as listener:
+        process = _start_server(arguments, environment)
+        watch_process(process.pid, console.warn)
+
+        def announce(text: str) -> None:
+            child.set_address(text)
+            console.log(about)
+            console.data(f"listening on {_url(settings.host, listener)}")
+            sys.stdout.flush()
+
+        def follow() -> str:
+            front = Front(child, settings)
+            return asyncio.run(_serve(front, listener, lambda: _follow(process, verbose, announce, PromptLines())))
+
+        return _until_end(process, follow, "See --verbose.")
+
+
+async def _serve(front: Front, listener: socket.socket, follow: Callable[[], str]) -> str:
+    """Serve until the child's log ends; return the reason of its end."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str] = loop.create_future()
+
+    def read_log() -> None:
+        reason = follow()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(ended.set_result, reason)
+
+    loop.set_exception_handler(_log_exception)
+    threading.Thread(target=read_log, name="llama-server's log", daemon=True).start()
+    config = uvicorn.Config(
+        front, http=Connection, ws="none", loop="asyncio", lifespan="off", log_config=None, access_log=False,
+        log_level=logging.CRITICAL, proxy_headers=False, server_header=False, date_header=False,
+        timeout_keep_alive=IDLE_S, backlog=BACKLOG,
+    )  # fmt: skip
+    serving = asyncio.ensure_future(_Server(config).serve([listener]))
+
+    def on_end(done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and not ended.done():
+            ended.set_exception(done.exception() or RuntimeError("the front has ended by itself"))
+
+    serving.add_done_callback(on_end)
+    try:
+        return await ended
+    finally:
+        serving.cancel()
+
+
+def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    console.warn(f"{context.get('exception') or context['message']}.")
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to those who end the child."""
+        yield
+
+
+class Connection(H11Protocol):
+    """A client's connection: silent clients are closed, and what is no HTTP gets a reason."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._expect(IDLE_S)
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            if data[:1] == bytes([TLS_HANDSHAKE]):
+                return self.send_400_response(NO_TLS)
+            data = data.lstrip(b"\r\n")  # some clients send line breaks behind a body (RFC 9112, section 2.2)
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._expect(HEAD_S)
+
+    def _expect(self, seconds: float) -> None:
+        """Close the connection unless the head of a request arrives in time."""
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def on_response_complete(self) -> None:
+        rest = self.conn.trailing_data[0]
+        if rest[:1] in (b"\r", b"\n") and self.conn.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
+            self.conn = h11.Connection(h11.SERVER)
+            self.conn.receive_data(rest.lstrip(b"\r\n"))
+            super().on_response_complete()
+            return self.handle_events()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, unless an answer has begun, and close the connection."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return self.transport.close()
+        if msg == NO_TLS:
+            console.warn("a client speaks TLS, which this server does not: its address must begin with http://.")
+        body = f"{NO_TLS}\n".encode() if msg == NO_TLS else error_body(400, REASONS[400], for_messages=False)
+        kind = b"text/plain" if msg == NO_TLS else b"application/json; charset=utf-8"
+        head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        self.transport.write(head % (kind, len(body)) + body)
+        self.transport.close()
+
+
+@contextlib.contextmanager
+def _listener(host: str, port: int) -> Iterator[socket.socket]:
+    """Yield the socket of the address. Raises `EnvironmentFailure`."""
+    is_file = host.endswith(".sock")
+    try:
+        if is_file:
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(host)
+        else:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = socket.socket(family)
+            if sys.platform != "win32":  # there the option lets another program take the same port
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+    except OSError as error:
+        place = host if is_file else f"{host}:{port}"
+        raise EnvironmentFailure(
+            f"cannot listen on {place} ({error.strerror or error}). Choose another --host or --port."
+        ) from None
+    try:
+        yield listener
+    finally:
+        listener.close()
+        if is_file:
+            Path(host).unlink(missing_ok=True)
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    if host.endswith(".sock"):
+        return f"unix://{host}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

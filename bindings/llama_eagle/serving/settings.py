@@ -1,0 +1,74 @@
+"""Settings of the front, and what is left of `serve`'s options for the child."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from llama_eagle.serving.access import Access
+from llama_eagle.serving.child import Child
+from llama_eagle.serving.extra_args import normalized
+from llama_eagle.serving.options import Checked, is_for_this_machine
+
+MAX_BODY_MIB = 32
+KEY_ARGUMENTS = ("--api-key", "--api-key-file")
+
+
+@dataclass(frozen=True)
+class FrontSettings:
+    """host, port: where the front listens. access: who may use it. max_body: largest body of a request, in bytes."""
+
+    host: str
+    port: int
+    access: Access
+    max_body: int = MAX_BODY_MIB << 20
+
+
+def front_settings(served: Checked, environment: Mapping[str, str] = os.environ) -> FrontSettings:
+    """Return the front's part of the options. Keys come from an option, the environment, and llama-server's options."""
+    options = served.options
+    text = options.api_key or environment.get("LLAMA_API_KEY", "")
+    keys = (*_listed(text), *_keys(options.extra))
+    access = Access(keys, is_for_this_machine(options))
+    return FrontSettings(options.host, options.port, access, max_body(environment))
+
+
+def max_body(environment: Mapping[str, str]) -> int:
+    """Return the maximum size of a body in bytes, from LLAMA_EAGLE_MAX_BODY_MIB."""
+    given = environment.get("LLAMA_EAGLE_MAX_BODY_MIB", "")
+    return (int(given) if given.isdecimal() and int(given) else MAX_BODY_MIB) << 20
+
+
+def for_child(served: Checked, child: Child) -> Checked:
+    """Return the options of the child: it listens for the front alone."""
+    extra = tuple(_without_keys(served.options.extra))
+    options = replace(served.options, host=child.host, port=0, api_key=child.key, extra=extra)
+    return replace(served, options=options)
+
+
+def _without_keys(extra: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments without keys, which the list of processes would show."""
+    left_out = False
+    for argument in extra:
+        is_left_out, left_out = left_out, normalized(argument) in KEY_ARGUMENTS
+        if not left_out and not is_left_out:
+            yield argument
+
+
+def _keys(extra: Sequence[str]) -> Iterator[str]:
+    """Yield the keys in llama-server's arguments and in the files that they name, as llama-server reads them."""
+    for argument, value in itertools.pairwise(extra):
+        if normalized(argument) == "--api-key":
+            yield from _listed(value)
+        elif normalized(argument) == "--api-key-file":
+            lines = Path(value).read_text("utf-8").split("\n")
+            yield from (line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#"))
+
+
+def _listed(text: str) -> Iterator[str]:
+    """Yield the entries of a comma-separated list."""
+    yield from (key for row in csv.reader([text]) for key in row if key)
