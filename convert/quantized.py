@@ -36,7 +36,7 @@ def check_quantizer(outtype: str, options: QuantizeOptions | None = None) -> Non
     Raises `UsageError`, and `InputError` for an importance matrix that cannot be read.
     """
     require_type(outtype)
-    require_matrix(outtype, options and options.imatrix)
+    require_matrix(outtype, None if options is None else options.imatrix)
     if options is not None:
         from llama_eagle.quantize.quantize import check_options  # needs the native library
 

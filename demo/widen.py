@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,10 @@ def _is_padded(name: str, axis: int) -> bool:
     return of_head or name.endswith(("layernorm.weight", "model.norm.weight"))
 
 
+def _rows(values: NDArray[Any], low: int, high: int) -> NDArray[Any]:
+    return values[low:high]
+
+
 def _draft(source: Checkpoint, target: Checkpoint) -> Iterator[Tensor]:
     for name in source.names():
         kind, values = source.info(name).dtype, source.read(name)
@@ -111,7 +116,7 @@ def _draft(source: Checkpoint, target: Checkpoint) -> Iterator[Tensor]:
             values = _wider_features(source.read_f32(name), target.config["hidden_size"])
         elif kind == "BF16":
             values = source.read_f32(name)
-        yield Tensor(name, values.shape, lambda low, high, values=values: values[low:high], kind)
+        yield Tensor(name, values.shape, partial(_rows, values), kind)
     embedding = target.read_f32("model.embed_tokens.weight")
     yield Tensor("embed_tokens.weight", embedding.shape, lambda low, high: embedding[low:high])
 

@@ -179,6 +179,7 @@ def make_draft(
         draft.fc.weight.mul_(FC_NOISE)[:, -geometry.hidden_size :] += torch.eye(geometry.hidden_size)
         block = draft.midlayer
         if frozen.mlp_up is not None and frozen.mlp_up.shape == block.mlp.up_proj.weight.shape:
+            assert frozen.mlp_norm is not None and frozen.mlp_gate is not None and frozen.mlp_down is not None
             block.post_attention_layernorm.weight.copy_(frozen.mlp_norm)
             block.mlp.gate_proj.weight.copy_(frozen.mlp_gate)
             block.mlp.up_proj.weight.copy_(frozen.mlp_up)

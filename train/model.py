@@ -111,11 +111,11 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, g: Geometry) -> None:
+    def __init__(self, hidden_size: int, ffn_size: int) -> None:
         super().__init__()
-        self.gate_proj = _linear(g.hidden_size, g.ffn_size)
-        self.up_proj = _linear(g.hidden_size, g.ffn_size)
-        self.down_proj = _linear(g.ffn_size, g.hidden_size)
+        self.gate_proj = _linear(hidden_size, ffn_size)
+        self.up_proj = _linear(hidden_size, ffn_size)
+        self.down_proj = _linear(ffn_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
@@ -128,7 +128,7 @@ class Block(nn.Module):
         self.hidden_norm = RMSNorm(g.hidden_size, g.rms_eps)
         self.self_attn = Attention(g)
         self.post_attention_layernorm = RMSNorm(g.hidden_size, g.rms_eps)
-        self.mlp = Mlp(g)
+        self.mlp = Mlp(g.hidden_size, g.ffn_size)
 
 
 @dataclass(frozen=True)

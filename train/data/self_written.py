@@ -247,11 +247,11 @@ def write_data(author: Author, journal: Journal, path: Path, limits: Limits) -> 
     attempts = in_parallel(author.write, numbers, limits.parallel)
     with progress("writing training data", done=share_done()) as on_progress, closing(attempts):
         while share_done() < 1:
-            number, record = next(attempts)
+            number, found = next(attempts)
             n_tried += 1
-            if record is not None:
-                n_tokens += _n_tokens(record, limits)
-                journal.add(number, {**record, "elapsed_s": round(elapsed(), 1)})
+            if found is not None:
+                n_tokens += _n_tokens(found, limits)
+                journal.add(number, {**found, "elapsed_s": round(elapsed(), 1)})
             if n_tried >= ATTEMPTS and len(journal.answers) < MIN_USABLE * n_tried:
                 raise EagleError("the target wrote hardly any question. Name training data by --data FILE.")
             on_progress(share_done())

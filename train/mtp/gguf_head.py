@@ -79,7 +79,7 @@ def write_head(
         for name, tensor in tensors.items():
             target = f"blk.{n_layers}.{HEAD[name]}"
             values = tensor.detach().cpu().float().numpy()
-            out.tensor(target, values.shape, lambda values=values: values, stored_type(target, values.shape, TYPE))
+            out.tensor(target, values.shape, partial(np.asarray, values), stored_type(target, values.shape, TYPE))
 
 
 def _shape(parts: Sequence[Header], name: str) -> tuple[int, ...] | None:

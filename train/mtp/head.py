@@ -56,7 +56,7 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(g.hidden_size, g.rms_eps)
         self.self_attn = Attention(g)
         self.post_attention_layernorm = RMSNorm(g.hidden_size, g.rms_eps)
-        self.mlp = Mlp(g)
+        self.mlp = Mlp(g.hidden_size, g.ffn_size)
 
 
 class OutputRows(nn.Module):
