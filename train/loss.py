@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from llama_eagle.train.model import Eagle3Draft
 from llama_eagle.train.mtp.head import MTPHead
+from llama_eagle.train.targets.checkpoint import Frozen
+from llama_eagle.train.targets.output import capped
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -48,19 +50,21 @@ class Piece:
 
 
 class TrainingPass(nn.Module):
-    """The draft together with what is frozen: the target's embeddings [V, H], its head [V, H], the draft ids [D]."""
+    """The draft together with what is frozen: the target's embeddings and output, and the draft ids [D]."""
 
     embedding: Tensor
     head: Tensor
+    bias: Tensor | None
+    cap: Tensor | None
     draft_head: Tensor  # the head's rows of the draft vocabulary, [D, H]
+    draft_bias: Tensor | None
     draft_ids: Tensor
     is_drafted: Tensor
 
     def __init__(
         self,
         draft: Eagle3Draft | MTPHead,
-        embedding: Tensor,
-        head: Tensor,
+        target: Frozen,
         draft_ids: Tensor,
         *,
         n_steps: int,
@@ -70,11 +74,13 @@ class TrainingPass(nn.Module):
         self.draft = draft
         self.n_steps = n_steps
         self.checkpointing = checkpointing
+        head, bias = target.head, target.bias
         is_drafted = torch.zeros(len(head), dtype=torch.bool).index_fill(0, draft_ids, True)
         is_whole = len(draft_ids) == len(head)
         frozen = {
-            "embedding": embedding, "head": head, "draft_head": head if is_whole else head[draft_ids],
-            "draft_ids": draft_ids, "is_drafted": is_drafted,
+            "embedding": target.embedding, "head": head, "bias": bias, "cap": target.cap, "draft_ids": draft_ids,
+            "draft_head": head if is_whole else head[draft_ids], "is_drafted": is_drafted,
+            "draft_bias": bias if bias is None or is_whole else bias[draft_ids],
         }  # fmt: skip
         for name, tensor in frozen.items():
             self.register_buffer(name, tensor, persistent=False)
@@ -119,13 +125,14 @@ class TrainingPass(nn.Module):
         rows = final[batch, position]
         probabilities = torch.empty(len(rows), len(self.draft_ids), device=rows.device)
         for start, stop in _chunks(len(rows), len(self.draft_ids)):
-            probabilities[start:stop] = linear(rows[start:stop], self.draft_head).float().softmax(-1)
+            logits = linear(rows[start:stop], self.draft_head, self.draft_bias).float()
+            probabilities[start:stop] = capped(logits, self.cap).softmax(-1)
         if stored is not None:
             best = stored[batch, position]
         elif len(self.draft_ids) == len(self.head):
             best = probabilities.argmax(-1)
         else:
-            best = choices(rows, self.head)
+            best = choices(rows, self.head, self.bias)
         return Teacher(batch, position, best, probabilities, self.is_drafted[best].float())
 
     @torch.no_grad()
@@ -191,11 +198,11 @@ class HeadLoss(torch.autograd.Function):
         return x_grad * loss_grad, weight_grad * loss_grad, None, None, None
 
 
-def choices(final: Tensor, head: Tensor) -> Tensor:
+def choices(final: Tensor, head: Tensor, bias: Tensor | None) -> Tensor:
     """Return the token that the target's head [V, T] prefers after each row of `final` [N, T], as [N]."""
     best = torch.empty(len(final), dtype=torch.long, device=final.device)
     for start, stop in _chunks(len(final), len(head)):
-        best[start:stop] = linear(final[start:stop], head).argmax(-1)
+        best[start:stop] = linear(final[start:stop], head, bias).argmax(-1)
     return best
 
 

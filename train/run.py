@@ -55,6 +55,7 @@ from llama_eagle.train.writing import write_own_data
 SPARE = 2  # see _feature_folder
 EPOCHS = 3  # planned for data that the target writes: later ones teach the draft the data itself
 BATCH_SIZE = (2, 8)  # on a CPU, on a GPU
+IN_F32 = ("norm_gain", "cap")  # of a target's frozen weights
 PROBE, TYPICAL_VOCAB = 128, 8192  # tokens of a text and of the draft vocabulary, by which speed is measured
 
 
@@ -113,6 +114,8 @@ def _train(settings: Settings) -> Report | None:
     tokenizer = EngineTokenizer(info) if isinstance(info, EngineTargetInfo) else load_tokenizer(info.folder)
     control = control_tokens(info, tokenizer)
     check_start(settings, info, control, earlier)
+    if isinstance(info, EngineTargetInfo) and not settings.resume:
+        _engine(info, settings.max_length, accelerator.device).require_equal_logits()
     images = load_images(info)
     if SELF in settings.data:
         with accelerator.main_process_first():
@@ -268,12 +271,18 @@ def _online(
 ) -> tuple[FeatureSource, Frozen]:
     """Return a source of batches that runs the target in the loop."""
     if isinstance(info, EngineTargetInfo):
-        engine = EngineTarget(info, max_length, n_gpu_layers=gpu_layers(place[1].type == "cuda"))
-        own = engine.frozen()
-        frozen = {name: tensor.to(place[1], place[0]) for name, tensor in own.tensors().items()}
-        return EngineFeatures(engine, samples, *place), Frozen(**{**frozen, "norm_gain": own.norm_gain.to(place[1])})
+        engine = _engine(info, max_length, place[1])
+        frozen = {
+            name: tensor.to(place[1], tensor.dtype if name in IN_F32 else place[0])
+            for name, tensor in engine.frozen().tensors().items()
+        }
+        return EngineFeatures(engine, samples, *place), Frozen(**frozen)
     target = Target(info, *place)
     return OnlineFeatures(target, images, samples), target.frozen()
+
+
+def _engine(info: EngineTargetInfo, max_length: int, device: torch.device) -> EngineTarget:
+    return EngineTarget(info, max_length, n_gpu_layers=gpu_layers(device.type == "cuda"))
 
 
 def _draft(
@@ -302,9 +311,7 @@ def _draft(
 
 
 def _pass(settings: Settings, draft: Eagle3Draft | MTPHead, frozen: Frozen, ids: torch.Tensor) -> TrainingPass:
-    return TrainingPass(
-        draft, frozen.embedding, frozen.head, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing
-    )
+    return TrainingPass(draft, frozen, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing)
 
 
 def _report(output: Path, progress: state.Progress, n_samples: int, n_vocab_draft: int, coverage: float) -> Report:

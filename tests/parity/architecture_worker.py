@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from fixtures.architectures import (
     NO_FLASH_ATTENTION,
+    OPTIONAL,
     Architecture,
     every_architecture,
     weights,
@@ -32,6 +33,7 @@ from llama_eagle.native.calls import library
 
 N_TOKENS, N_OUTPUTS = 24, 3
 OUTPUT = 2  # GGML_TENSOR_FLAG_OUTPUT
+AROUND_MLP = (b"ffn_inp-", b"l_out-")
 
 
 class Tensor(ct.Structure):
@@ -71,6 +73,9 @@ class Graph:
         self.names: list[str] = []
         self.sources: list[list[int]] = []
         self.values: dict[int, np.ndarray] = {}
+        self.around_mlp: dict[
+            str, np.ndarray
+        ] = {}  # of the last block: what its MLP reads before the norm, and its end
         self._at: dict[int, int] = {}
         self.callback = api.ggml_backend_sched_eval_callback(self._see)
 
@@ -81,9 +86,14 @@ class Graph:
             self._at[address] = len(self.names)
             self.names.append(tensor.name.decode("utf-8", "replace"))
             self.sources.append([self._at[p] for p in (*tensor.src, tensor.view_src) if p in self._at])
-            return bool(tensor.flags & OUTPUT) and list(tensor.ne[1:]) == [N_TOKENS, 1, 1]
-        found = np.ctypeslib.as_array(ct.cast(tensor.data, ct.POINTER(ct.c_float)), (N_TOKENS, tensor.ne[0]))
-        self.values[self._at[address]] = found.copy()
+            is_output = bool(tensor.flags & OUTPUT) and list(tensor.ne[1:]) == [N_TOKENS, 1, 1]
+            return is_output or tensor.name.startswith(AROUND_MLP)
+        shape = tensor.ne[1], tensor.ne[0]
+        found = np.ctypeslib.as_array(ct.cast(tensor.data, ct.POINTER(ct.c_float)), shape).copy()
+        if tensor.flags & OUTPUT:
+            self.values[self._at[address]] = found
+        if tensor.name.startswith(AROUND_MLP):
+            self.around_mlp[tensor.name.decode().partition("-")[0]] = found  # the last block's is the last one
         return True
 
     def above(self, node: int, without: int = -1) -> set[int]:
@@ -152,6 +162,7 @@ def examine(of: Architecture, out: Path) -> dict[str, Any]:
         return {"problem": "no context"}
     n_layer = api.llama_model_n_layer(model)
     found = decode(api, lib, context, graph, n_layer, api.llama_model_n_embd(model))
+    np.savez(out / f"{of}.npz", **graph.around_mlp)
     api.llama_free(context)
     api.llama_model_free(model)
     return {"n_layer": n_layer, "refused": refused(of, out)} | found
@@ -159,8 +170,15 @@ def examine(of: Architecture, out: Path) -> dict[str, Any]:
 
 def refused(of: Architecture, out: Path) -> list[str]:
     """Write the model's file, and return what `check` finds in it."""
-    path = write_model(out / f"{of}.gguf", of, [(name, *about) for name, about in filled.items()])
+    tensors = [(name, *about) for name, about in filled.items() if not is_optional(of, name)]
+    path = write_model(out / f"{of}.gguf", of, tensors)
     return [finding.message for finding in check_models(path).findings]
+
+
+def is_optional(of: Architecture, name: str) -> bool:
+    """Return True for tensors that a file need not have: those of encoders, and some of an MLP."""
+    is_gated = f"{name.rpartition('ffn_')[0]}ffn_gate.weight" in filled and of.name != "jais"
+    return name.startswith("dense_") or (bool(OPTIONAL.fullmatch(name)) and (is_gated or not name.endswith("bias")))
 
 
 def decode(api: Any, lib: Any, context: Any, graph: Graph, n_layer: int, n_embd: int) -> dict[str, Any]:

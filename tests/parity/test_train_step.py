@@ -9,6 +9,7 @@ import torch
 from llama_eagle.train.export import DraftOf, export_draft
 from llama_eagle.train.loss import Outcome, TrainingPass
 from llama_eagle.train.model import Eagle3Draft, Geometry
+from llama_eagle.train.targets.checkpoint import Frozen
 from parity.eagle3_reference import Eagle3Reference
 
 V, H, A = 48, 32, 3
@@ -43,6 +44,7 @@ class Case:
             parameter.data = value.bfloat16().float()  # as it will be stored
         self.embedding = torch.randn(V, H, generator=random)
         self.head = torch.randn(V, H, generator=random) / 2
+        self.bias, self.cap = torch.randn(V, generator=random), torch.tensor(4.0)
         self.tokens = torch.randint(0, V, (2, LENGTH), generator=random)
         self.mask = torch.rand(2, LENGTH, generator=random) < 0.7
         self.mask[1, 8:] = False
@@ -59,9 +61,8 @@ class Case:
         )
 
     def outcome(self, *, checkpointing: bool = False) -> Outcome:
-        model = TrainingPass(
-            self.draft, self.embedding, self.head, self.ids, n_steps=N_STEPS, checkpointing=checkpointing
-        )
+        target = Frozen(self.embedding, self.head, torch.ones(H), bias=self.bias, cap=self.cap)
+        model = TrainingPass(self.draft, target, self.ids, n_steps=N_STEPS, checkpointing=checkpointing)
         return model(self.tokens, self.mask, self.features, self.final)
 
     def reference(self) -> Eagle3Reference:
@@ -90,7 +91,8 @@ def naive(case: Case, reference: Eagle3Reference) -> tuple[torch.Tensor, list[to
                 if not case.mask[row, slot + 2 + k]:
                     alive = False
                     continue
-                teacher = case.head @ case.final[row, slot + 1 + k]
+                teacher = case.head @ case.final[row, slot + 1 + k] + case.bias
+                teacher = case.cap * (teacher / case.cap).tanh()
                 best = int(teacher.argmax())
                 counts[k][0] += alive
                 alive = alive and step.token == best

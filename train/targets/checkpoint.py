@@ -106,7 +106,8 @@ def read_target(source: str | Path, aux_layers: Sequence[int] | None = None) -> 
 class Frozen:
     """Weights of the target that training a draft needs: embedding and head, [V, T], and the last norm's gain, [T].
 
-    mlp_norm: [T], mlp_gate, mlp_up: [F, T], mlp_down: [T, F], of the last block; None if that has experts.
+    mlp_norm: [T], mlp_gate, mlp_up: [F, T], mlp_down: [T, F], of the last block; None if a draft cannot start from it.
+    bias: [V], added to the logits; cap: [], below which they stay; None without (output.py).
     """
 
     embedding: Tensor
@@ -116,6 +117,8 @@ class Frozen:
     mlp_gate: Tensor | None = None
     mlp_up: Tensor | None = None
     mlp_down: Tensor | None = None
+    bias: Tensor | None = None
+    cap: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in vars(self).items() if tensor is not None}

@@ -4,6 +4,7 @@ will draft for. Embedding, head and last norm are dequantized from the file; the
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 from llama_eagle.convert.targets import CONVERSIONS
-from llama_eagle.errors import ConfigError, InputError, NativeError
+from llama_eagle.errors import ConfigError, NativeError
+from llama_eagle.gguf.architectures import capture_problem, rollback_problem
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models
-from llama_eagle.gguf.tensors import read_rows
 from llama_eagle.native.calls import as_tokens, last_error, library
 from llama_eagle.sessions.devices import GPUS, devices_of_kind
 from llama_eagle.sessions.models import Context, Model
@@ -26,15 +27,18 @@ from llama_eagle.sessions.options import ContextOptions, LoadOptions
 from llama_eagle.sessions.text import Tokenizer, chat_text
 from llama_eagle.train.data.samples import Sample
 from llama_eagle.train.features import Batch, pad
-from llama_eagle.train.targets.checkpoint import TEXT_TARGETS, Frozen, TargetInfo, boundaries
+from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo, boundaries
+from llama_eagle.train.targets.output import EMBEDDING, Output
 from numpy.typing import NDArray
 from torch import Tensor
 
-# llama.cpp's name of an architecture, and that of transformers, which a draft's checkpoint records.
-ARCHITECTURES = {CONVERSIONS[name].arch: name for name in TEXT_TARGETS}
+# llama.cpp's name of an architecture, and that of transformers, which a draft's checkpoint records if it is known.
+ARCHITECTURES = {family.arch: name for name, family in CONVERSIONS.items() if name.endswith("ForCausalLM")}
 CONTROL = 3  # LLAMA_TOKEN_TYPE_CONTROL
 CHUNK = 512  # tokens of one decode
-MLP_NORMS = ("ffn_norm.weight", "post_attention_norm.weight")  # the second is that of the hybrids
+NO_MLP = (None, None, None, None)
+N_COMPARED = 64  # tokens whose logits are compared with the engine's
+HEAD_SIZES = (128, 96, 80, 64)  # of a draft whose target's blocks have no heads that it could have
 
 
 def is_gguf(target: str) -> bool:
@@ -67,12 +71,9 @@ def read_engine_target(source: str, aux_layers: Sequence[int] | None = None) -> 
     Raises `InputError` for an invalid file, `ConfigError` for a target whose drafts cannot be trained.
     """
     header = require_models(source)[0]
-    architecture = ARCHITECTURES.get(header.architecture)
-    if architecture is None:
-        raise ConfigError(
-            f"{source}: {header.architecture} is not a target drafts can be trained for; {', '.join(ARCHITECTURES)} "
-            "are."
-        )
+    if problem := rollback_problem(header.architecture) or capture_problem(header.architecture):
+        raise ConfigError(f"{source}: drafts for it cannot be trained: {problem}.")
+    architecture = ARCHITECTURES.get(header.architecture, header.architecture)
     text = configuration(header)
     ends = tuple(
         int(header.keys[key])
@@ -91,9 +92,8 @@ def configuration(header: Header) -> Any:
         value = max(value) if isinstance(value, list) else value
         return float(str(np.float32(value))) if isinstance(value, float) else value  # the file's F32 in few digits
 
-    width, n_head = int(key("embedding_length")), int(key("attention.head_count"))
-    n_mtp = int(key("nextn_predict_layers", 0))
-    head_dim = int(key("attention.key_length", width // n_head))
+    width, n_mtp = int(key("embedding_length")), int(key("nextn_predict_layers", 0))
+    n_head, n_head_kv, head_dim = _heads(header, width)
     rope: dict[str, Any] = {
         "rope_theta": float(key("rope.freq_base", 10000.0)),
         "partial_rotary_factor": int(key("rope.dimension_count", head_dim)) / head_dim,
@@ -103,7 +103,7 @@ def configuration(header: Header) -> Any:
     text = SimpleNamespace(
         hidden_size=width,
         num_attention_heads=n_head,
-        num_key_value_heads=int(key("attention.head_count_kv", n_head)),
+        num_key_value_heads=n_head_kv,
         head_dim=head_dim,
         intermediate_size=int(key("feed_forward_length", 0)) or 3 * width,
         vocab_size=header.n_vocab,
@@ -114,6 +114,29 @@ def configuration(header: Header) -> Any:
     )
     text.get_text_config = lambda: text
     return text
+
+
+def _heads(header: Header, width: int) -> tuple[int, int, int]:
+    """Return the heads of attention, those of keys and values, and their size.
+
+    They are those of the target's blocks if all blocks with attention have the same, with keys as long as values. Other
+    targets (latent attention, heads by block, no heads) have drafts with heads of a usual size.
+    """
+
+    def values(name: str) -> set[int]:
+        found = header.arch_key(f"attention.{name}", [])
+        return {int(value) for value in (found if isinstance(found, list) else [found])} - {0}
+
+    heads, groups = values("head_count"), values("head_count_kv") or values("head_count")
+    sizes = {
+        size for name in ("key", "value") for kind in ("", "_swa", "_mla") for size in values(f"{name}_length{kind}")
+    }
+    if len(heads) == len(groups) == 1 and len(sizes) <= 1:
+        n_head, n_head_kv = heads.pop(), groups.pop()
+        return n_head, n_head_kv, sizes.pop() if sizes else width // n_head
+    size = next((size for size in HEAD_SIZES if width % size == 0), width)
+    n_head = width // size
+    return n_head, n_head // 4 if n_head % 4 == 0 else n_head, size
 
 
 class EngineTokenizer:
@@ -149,59 +172,75 @@ class EngineTarget:
             n_ctx=max_length + 1, n_batch=CHUNK, n_ubatch=CHUNK, type_k=cache_type, type_v=cache_type
         )
         self._context = held.enter_context(Context(model, options))
-        self._lib, self._api = library(), self._context._api
+        self._require_states(model)
+        self._lib, self._api, self._output = library(), self._context._api, Output.read(info.parts)
+        self._n_ctx, self._every = max_length, (ctypes.c_int8 * CHUNK)(*[1] * CHUNK)
         self._api.llama_set_embeddings(self._context.handle, True)
         for boundary in info.aux_layers:
             if self._lib.eagle_capture_layer(self._context.handle, boundary, True):
                 raise ConfigError(f"{info.folder}: boundary {boundary} cannot be captured: {last_error()}")
 
+    def _require_states(self, model: Model) -> None:
+        """Raise ConfigError if llama.cpp returns other states than those before the head."""
+        width, found = self.info.text.hidden_size, self._context._api.llama_model_n_embd_out(model.handle)
+        if found != width:
+            raise ConfigError(
+                f"{self.info.folder}: drafts for it cannot be trained: its last states have {found} values in this "
+                f"build, and its head takes {width}."
+            )
+
     def frozen(self) -> Frozen:
-        embedding = self._weights("token_embd.weight")
-        is_tied = all("output.weight" not in header.tensors for header in self.info.parts)
-        head = embedding if is_tied else self._weights("output.weight")
-        return Frozen(embedding, head, self._weights("output_norm.weight").flatten(), *self._dense())
+        output = self._output
+        embedding = output.tensor(EMBEDDING)
+        head = embedding if output.head == EMBEDDING else output.tensor(output.head)
+        norm, gate, up, down = output.mlp(self.info.text.num_hidden_layers - 1) or NO_MLP
+        cap = torch.tensor(output.cap) if output.cap else None
+        return Frozen(embedding, head, output.gain(), norm, gate, up, down, output.bias(), cap)
 
-    def _dense(self) -> tuple[Tensor, ...]:
-        """Return the fields of `Frozen` for the last block's MLP; none for one with experts."""
-        block = f"blk.{self.info.text.num_hidden_layers - 1}."
-        names = {name for header in self.info.parts for name in header.tensors}
-        if f"{block}ffn_gate.weight" not in names:
-            return ()
-        norm = next(name for name in MLP_NORMS if f"{block}{name}" in names)
-        matrices = (self._weights(f"{block}ffn_{name}.weight") for name in ("gate", "up", "down"))
-        return self._weights(f"{block}{norm}").flatten(), *matrices
+    def require_equal_logits(self) -> None:
+        """Raise ConfigError if training would compute other logits than the engine from the states that it reads."""
+        tokens = np.random.default_rng(1).integers(0, self.info.n_vocab, N_COMPARED).tolist()
+        tokens = tokens[: self._n_ctx]
 
-    def _weights(self, name: str) -> Tensor:
-        """Read a tensor. Raises `InputError` if it is missing or has a type that gguf cannot read."""
-        found = read_rows(self.info.parts, name)
-        if found is None:
-            raise InputError(f"{self.info.folder}: it has no {name}. Convert the model again.")
-        return torch.tensor(found)
+        def logits(rows: NDArray[np.int64]) -> Tensor:
+            self._clear()
+            self._api.llama_set_embeddings(self._context.handle, False)
+            self._decode(tokens)
+            self._api.llama_set_embeddings(self._context.handle, True)
+            found = self._api.llama_get_logits(self._context.handle)
+            return torch.from_numpy(self._rows(found, len(tokens), self.info.n_vocab)[:, rows])
+
+        self._output.require_equal(self.run(tokens)[1], logits)
 
     def run(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return features [S, A * T] and the normed last hidden state [S, T] of one sequence, float32.
+        """Return features [S, A * T] and the normed and scaled last hidden state [S, T] of one sequence, float32.
 
         Raises `NativeError` if a decode fails.
         """
-        self._api.llama_memory_clear(self._api.llama_get_memory(self._context.handle), True)
+        self._clear()
         features, final = [], []
         for start in range(0, len(tokens), CHUNK):
             n = len(tokens[start : start + CHUNK])
             self._decode(tokens[start : start + n])
-            layers = [self._rows(self._lib.eagle_layer_rows(self._context.handle, k), n) for k in self.info.aux_layers]
+            width, handle = self.info.text.hidden_size, self._context.handle
+            layers = [self._rows(self._lib.eagle_layer_rows(handle, k), n, width) for k in self.info.aux_layers]
             features.append(np.concatenate([np.empty((n, 0), np.float32), *layers], axis=1))
-            final.append(self._rows(self._api.llama_get_embeddings(self._context.handle), n))
-        return torch.from_numpy(np.concatenate(features)), torch.from_numpy(np.concatenate(final))
+            final.append(self._rows(self._api.llama_get_embeddings(handle), n, width))
+        return torch.from_numpy(np.concatenate(features)), torch.from_numpy(np.concatenate(final)) * self._output.scale
+
+    def _clear(self) -> None:
+        self._api.llama_memory_clear(self._api.llama_get_memory(self._context.handle), True)
 
     def _decode(self, tokens: Sequence[int]) -> None:
-        """Decode a batch. With embeddings enabled, llama.cpp returns every row."""
+        """Decode a batch with every row as an output."""
         ids = as_tokens(tokens)  # the batch only points to them
         batch = self._api.llama_batch_get_one(ids, len(ids))
+        batch.logits = self._every
         if code := self._api.llama_decode(self._context.handle, batch):
             raise NativeError(f"{self.info.folder}: llama_decode failed ({code}).", code=code, call="llama_decode")
 
-    def _rows(self, pointer: Any, n: int) -> NDArray[np.float32]:
-        return np.ctypeslib.as_array(pointer, (n, self.info.text.hidden_size)).copy()
+    def _rows(self, pointer: Any, n: int, width: int) -> NDArray[np.float32]:
+        return np.ctypeslib.as_array(pointer, (n, width)).copy()
 
 
 class EngineFeatures:
