@@ -100,6 +100,8 @@ class _Server(uvicorn.Server):
 class Connection(H11Protocol):
     """A client's connection: silent clients are closed, and what is no HTTP gets a reason."""
 
+    conn: h11.Connection
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         self._expect(IDLE_S)
