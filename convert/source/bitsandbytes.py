@@ -41,12 +41,12 @@ def four_bits(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape
             f"{raw.size} bytes, {scale.size} scales and a table of {values.size} values do not fit {list(shape)} in "
             f"blocks of {size}"
         )
-    pairs = np.stack([np.repeat(values, 16), np.tile(values, 16)], axis=1).astype(np.float32)
+    pairs = np.stack([np.repeat(values, 16), np.tile(values, 16)], axis=1).astype(np.float32).view(np.uint64)
     out = np.empty(2 * raw.size, np.float32)
     step = max(1, _PIECE // (size // 2))
     for start in range(0, scale.size, step):
         part = out[start * size : (start + step) * size]
-        part[:] = pairs[raw[start * size // 2 : (start + step) * size // 2]].reshape(-1)
+        part[:] = pairs.take(raw[start * size // 2 : (start + step) * size // 2]).view(np.float32)
         whole = part[: part.size // size * size].reshape(-1, size)
         whole *= scale[start : start + len(whole), None]
         part[whole.size :] *= scale[-1]

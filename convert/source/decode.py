@@ -11,6 +11,7 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import gcd
 
 import numpy as np
 from llama_eagle.convert.dtypes import FP4_PAIRS, FP6_VALUES, fp8_to_f32
@@ -259,23 +260,27 @@ def _affine(
 def unpack(words: np.ndarray, bits: int, count: int) -> np.ndarray:
     """Return uint8 [n, count]: integer i of a row begins at bit i * bits of its words.
 
-    Eight integers are in `bits` bytes. In 64 bits, halves of them are moved apart until each has a byte.
+    The fewest integers that fill whole bytes are put in as many bytes, whose halves are moved apart until each integer
+    has its own.
     """
-    n, eights = len(words), -(-count // 8)
-    raw = np.ascontiguousarray(words).view(np.uint8).reshape(n, -1)
-    if raw.shape[1] < eights * bits:  # the last eight are cut
-        raw = np.pad(raw, ((0, 0), (0, eights * bits - raw.shape[1])))
-    grouped = np.ascontiguousarray(raw[:, : eights * bits]).reshape(n, eights, bits)
-    if bits in (1, 2, 4, 8):
-        lanes = grouped.view(f"u{bits}")[:, :, 0].astype(np.uint64)
-    else:
-        lanes = np.zeros((n, eights), np.uint64)
-        for i in range(bits):
-            lanes |= grouped[:, :, i].astype(np.uint64) << np.uint64(8 * i)
-    for size in (4, 2, 1):
-        mask = sum(((1 << size * bits) - 1) << start for start in range(0, 64, 16 * size))
-        upper = lanes << np.uint64(size * (8 - bits))
-        upper &= np.uint64(mask << 8 * size)
-        lanes &= np.uint64(mask)
+    n, size = len(words), 8 // gcd(8, bits)
+    lanes = _lanes(words, bits * size // 8, size, -(-count // size))
+    for half in (half for half in (4, 2, 1) if half < size):
+        upper = lanes & sum(((1 << half * bits) - 1) << start + half * bits for start in range(0, 8 * size, 16 * half))
+        lanes ^= upper
+        upper <<= half * (8 - bits)
         lanes |= upper
     return lanes.view(np.uint8).reshape(n, -1)[:, :count]
+
+
+def _lanes(words: np.ndarray, width: int, size: int, count: int) -> np.ndarray:
+    """Return integers of `size` bytes [n, count], each of `width` bytes of a row; what a row lacks is zero."""
+    raw = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), -1)
+    if raw.shape[1] < count * width:
+        raw = np.pad(raw, ((0, 0), (0, count * width - raw.shape[1])))
+    if width in (1, 2, 4):
+        return raw[:, : count * width].copy().view(f"<u{width}").astype(f"<u{size}")
+    flat = np.append(raw, np.zeros(size, np.uint8))  # the last integer is read with bytes behind it
+    lanes = np.ndarray((len(words), count), f"<u{size}", flat, strides=(raw.shape[1], width)).copy()
+    lanes &= (1 << 8 * width) - 1
+    return lanes

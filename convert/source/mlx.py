@@ -6,8 +6,10 @@ transformers' Metal stores MLX's integers, with other names.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
-from llama_eagle.convert.dtypes import FP4_PAIRS, scale_to_f32, to_f32
+from llama_eagle.convert.dtypes import FP4_PAIRS, rounded_as, scale_to_f32, to_bf16, to_f32
 from llama_eagle.convert.source.coded import MLX_BITS, Scheme
 from llama_eagle.convert.source.decode import Parts, Shape, by_group, unpack
 from llama_eagle.errors import ConversionError
@@ -15,6 +17,7 @@ from llama_eagle.errors import ConversionError
 _FLOATS = {(4, 16): "F8_E4M3", (4, 32): "F8_E8M0", (8, 32): "F8_E8M0"}  # (bits, group) -> type of the scales
 _SCALE_TYPES = (np.uint8, np.uint16, np.float16, np.float32)  # as stored; uint16 is BF16
 _PAIRS = FP4_PAIRS.view(np.uint64).reshape(-1)  # looked up at once
+_LOWEST_EXACT = 27  # exponent 2^-100: every product with an FP8 or FP4 code is a normal BF16 number
 _NVFP4_TOP = np.float32(448 * 6)  # largest scale times largest code
 
 
@@ -41,19 +44,24 @@ def decode(codes: np.ndarray, dtype: str, parts: Parts, scheme: Scheme, shape: S
     if biases.shape != scales.shape or biases.dtype != scales.dtype:
         raise ConversionError(f"its biases have shape {list(biases.shape)}, its scales {list(scales.shape)}")
     values = unpack(codes, bits, columns).astype(np.float32).reshape(*scales.shape, -1)
+    may_split = _may_split(scales, biases)
     values *= to_f32(scales)[:, :, None]
     if "biases" in parts:  # MLX's kernels round the product, too
-        values = to_f32(_rounded(values, scales.dtype))
+        values = _narrow(values) if may_split else to_f32(rounded_as(values, scales.dtype))
     values += to_f32(biases)[:, :, None]
-    values = _rounded(values, scales.dtype).reshape(len(codes), columns)
-    return (values.view(np.uint32) >> 16).astype(np.uint16) if scales.dtype == np.uint16 else values
+    values = values.reshape(len(codes), columns)
+    return _upper_halves(_narrow(values)) if may_split else rounded_as(values, scales.dtype)
 
 
 def _floats(codes: np.ndarray, bits: int, size: int, scales: np.ndarray, factor: np.ndarray | None) -> np.ndarray:
     kind = _FLOATS.get((bits, size))
     if kind is None:
         raise ConversionError(f"it has floats of {bits} bits in groups of {size}, which is none of MLX's modes")
-    scale, raw = scale_to_f32(scales, kind), codes.view(np.uint8)
+    raw = np.ascontiguousarray(codes).view(np.uint8)
+    if factor is None and (kind == "F8_E4M3" or scales.min() >= _LOWEST_EXACT):
+        pairs = (scales.astype(np.uint16) << 8)[:, :, None] | raw.reshape(*scales.shape, -1)
+        return _products(kind, bits).take(pairs).view(np.uint16).reshape(len(codes), -1)
+    scale = scale_to_f32(scales, kind)
     if factor is not None:  # one per expert of a fused layer
         scale = scale * (to_f32(factor).reshape(()) / _NVFP4_TOP)
     if bits == 8:
@@ -61,14 +69,30 @@ def _floats(codes: np.ndarray, bits: int, size: int, scales: np.ndarray, factor:
     return by_group(_PAIRS[raw].view(np.float32), scale)
 
 
-def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Round float32 to the type of the scales; to BF16 in place. NaNs of BF16 scales stay NaNs."""
-    if dtype != np.uint16:
-        return values.astype(dtype, copy=False)
-    bits = values.view(np.uint32)
-    odd = bits >> 16
-    odd &= 1
-    odd += 0x7FFF
-    bits += odd
-    bits &= 0xFFFF0000
-    return values
+@functools.cache
+def _products(kind: str, bits: int) -> np.ndarray:
+    """Return the BF16 patterns of a byte's one or two values by 256 * scale + byte. All are exact."""
+    every = np.arange(256, dtype=np.uint8)
+    values = scale_to_f32(every, "F8_E4M3")[:, None] if bits == 8 else FP4_PAIRS
+    with np.errstate(over="ignore"):
+        products = to_bf16(scale_to_f32(every, kind)[:, None, None] * values)
+    return products.view(f"u{16 // bits}").reshape(-1)
+
+
+def _may_split(*parts: np.ndarray) -> bool:
+    """Return True for BF16 patterns of at most 2^100."""
+    return all(part.dtype == np.uint16 and (part & 0x7FFF).max() <= 227 << 7 for part in parts)
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Round float32 to the precision of BF16 in place, to nearest even, by Veltkamp's splitting.
+
+    Values must not overflow (_may_split). Subnormal ones stay: sums and products of BF16 are multiples of its smallest.
+    """
+    split = values * np.float32((1 << 16) + 1)
+    np.subtract(split, values, out=values)
+    return np.subtract(split, values, out=values)
+
+
+def _upper_halves(values: np.ndarray) -> np.ndarray:
+    return (values.view(np.uint32) >> 16).astype(np.uint16)

@@ -96,6 +96,27 @@ def test_values(case: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(f32(found), meant.float().numpy())
 
 
+@pytest.mark.parametrize("exponents", [(-133, -120), (90, 119)])
+def test_values_near_the_limits_of_bf16(exponents: tuple[int, int], tmp_path: Path) -> None:
+    parts, _ = affine(8, 64, torch.bfloat16)
+    for part in ("scales", "biases"):
+        parts[part] = torch.ldexp(parts[part].float(), integers(*exponents, *parts[part].shape)).to(torch.bfloat16)
+    codes = parts["weight"].view(torch.uint8).to(torch.bfloat16)
+    meant = codes * parts["scales"].repeat_interleave(64, 1) + parts["biases"].repeat_interleave(64, 1)
+    weights = weights_of(tmp_path, parts, {})
+    assert weights.fits(f"{NAME}.weight", (ROWS, COLUMNS))
+    np.testing.assert_array_equal(f32(weights.read(f"{NAME}.weight")), meant.float().numpy())
+
+
+def test_the_smallest_scales_of_mxfp8(tmp_path: Path) -> None:
+    parts, _ = floats("mxfp8")
+    parts["scales"].fill_(1)
+    meant = parts["weight"].view(torch.float8_e4m3fn).float() * 2.0**-126
+    weights = weights_of(tmp_path, parts, {})
+    assert weights.fits(f"{NAME}.weight", (ROWS, COLUMNS))
+    np.testing.assert_array_equal(f32(weights.read(f"{NAME}.weight")), meant.numpy())
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -223,8 +223,10 @@ def convert(
 ) -> None:
     """Convert a Hugging Face model, or a draft model, to GGUF."""
     from llama_eagle.convert.drafts import is_draft
+    from llama_eagle.convert.writer import keep_freed_memory
     from llama_eagle.files import expand_home
 
+    keep_freed_memory()
     if revision is not None and expand_home(source).is_dir():
         raise UsageError("--revision does not apply to a folder. Leave it out.")
     draft_options = draft_flags.options((outtype or DRAFT_TYPE).lower(), pre)
