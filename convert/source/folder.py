@@ -53,6 +53,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, *, source: str, revision: str | None = None, ignores_adapter: bool = False) -> None:
         self.path = path
+        self.changes: Any = None  # an adapter to merge: convert.adapters.merge.Merge
         self.ignores_adapter = ignores_adapter
         self.source = source
         self.revision = revision

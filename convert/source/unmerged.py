@@ -9,18 +9,12 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from llama_eagle.convert.source.adapter_kinds import MERGE, kind_fault
 from llama_eagle.convert.source.storage import read_json
 from llama_eagle.errors import EagleError
 
-_MERGE = (
-    "Merge it into its base model with peft (PeftModel.from_pretrained(BASE, 'ADAPTER').merge_and_unload()"
-    ".save_pretrained('OUT'))"
-)
-_NEVER_MERGED = (  # types of peft 0.21 that add inputs, or choose weights by the input
-    "PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "CPT", "CARTRIDGE",
-    "POLY", "XLORA", "LILY",
-)  # fmt: skip
 _RANKS = (
     "its weights are the parts of several ranks (shard-*.safetensors, transformers' distributed_checkpoint=True). Join "
     'them: python -c "from transformers.distributed import consolidate_distributed_checkpoint as join; '
@@ -42,6 +36,7 @@ _HQQ = (
     "its weights are a pickle of HQQ's own classes (qmodel.pt), which is not read. Convert the unquantized checkpoint "
     "and quantize the GGUF"
 )
+CHOICE = "--merge converts both as one model, --ignore-adapter the weights without it"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -56,20 +51,14 @@ def adapter_kind(folder: Path) -> str | None:
     """Return the kind and the remedy of the adapter in a folder; None if there is no adapter_config.json."""
     if not (folder / "adapter_config.json").exists():
         return None
-    kind = "LORA"
+    config: dict[str, Any] = {}
     with contextlib.suppress(EagleError):  # of a damaged file, the folder's content is still known
-        kind = str(read_json(folder / "adapter_config.json").get("peft_type") or kind)
-    if kind in _NEVER_MERGED:
-        return (
-            f"a PEFT adapter ({kind}), not a model. Nothing of it can be merged into weights, and llama.cpp does not "
-            "have it: convert the base model alone"
-        )
-    if kind == "LORA":
-        return (
-            f"a LoRA adapter, not a model. {_MERGE}, or convert it with llama.cpp's convert_lora_to_gguf.py and load "
-            "it as an adapter (lora_path of EagleLlama)"
-        )
-    return f"a PEFT adapter ({kind}), not a model. {_MERGE}"
+        config = read_json(folder / "adapter_config.json")
+    if fault := kind_fault(config):
+        return f"{fault.what}, not a model. {fault.remedy}"
+    return (
+        f"a LoRA adapter, not a model. {MERGE}, or convert it for its model (--target MODEL.gguf) and use it by --lora"
+    )
 
 
 def adapter_next_to_weights(folder: Path) -> str | None:
@@ -78,7 +67,7 @@ def adapter_next_to_weights(folder: Path) -> str | None:
         return None
     return (
         "an adapter (adapter_config.json) is next to the model's weights, and transformers with peft loads both. Move "
-        f"it (adapter_*) to another folder. {_MERGE}. --ignore-adapter converts the weights without it"
+        f"it (adapter_*) to another folder, or merge it with peft. {CHOICE}"
     )
 
 
@@ -102,7 +91,7 @@ def inner_folders(folder: Path) -> str | None:
     for file, what in (("config.json", "checkpoints"), ("adapter_config.json", "adapters")):
         if found := list(_with_file(folder, file)):
             named = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
-            remedy = f"Give one of them: {folder / found[0]}" if what == "checkpoints" else f"{_MERGE}"
+            remedy = f"Give one of them: {folder / found[0]}" if what == "checkpoints" else MERGE
             return f"its {what} are in folders ({named}). {remedy}"
     return None
 

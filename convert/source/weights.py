@@ -188,9 +188,16 @@ class Weights:
         if name in self._coded:
             self._coded[other] = self._coded.pop(name)
 
+    def copy_name(self, name: str, other: str) -> None:
+        """Make a tensor known under another name, too."""
+        self._stored[other] = self._stored[name]
+        if name in self._coded:
+            self._coded[other] = self._coded[name]
+
     def replace(self, name: str, values: np.ndarray) -> None:
-        """Make read() return these values, of the same shape, instead of the stored ones."""
+        """Make read() return these values, instead of stored ones of the same shape; without these, add a tensor."""
         self._replaced[name] = values
+        self._stored.setdefault(name, name)
 
     def _part(self, role: str, stored: str) -> np.ndarray:
         values = self._checkpoint.read(stored)
@@ -236,8 +243,8 @@ class Weights:
 
         whole: each slice as one piece.
         """
-        if name not in self._coded:
-            yield from self._checkpoint.read(self._stored[name])
+        if name not in self._coded or name in self._replaced:
+            yield from self.read(name)
             return
         codes, parts, (_, *shape) = self._checkpoint.read(self._stored[name]), self._parts(name), self.shape(name)
         for i, some in enumerate(codes):

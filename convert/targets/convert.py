@@ -128,7 +128,11 @@ def _match(checkpoint: Checkpoint, conversion: Conversion, config: ModelConfig, 
     table = conversion.table(config, n_mtp, only_mtp=only)
     if is_mlx:
         table = [replace(section, rows=tuple(map(of_mlx, section.rows))) for section in table]
+    if checkpoint.changes:
+        checkpoint.changes.change_weights(weights, table)
     planned = plan(table, weights, dims, reason)
+    if checkpoint.changes:
+        checkpoint.changes.change_plan(planned, table, dims)
     planned.tensors += [computed(name, values) for name, values in conversion.extra(config, dims).items()]
     return _Model(checkpoint, conversion, config, dims, planned, n_mtp, is_mlx)
 

@@ -22,7 +22,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Header]:
 
 def test_a_sound_adapter(files: list[Header], tmp_path: Path) -> None:
     embedding = {"token_embd.weight.lora_a": (N_VOCAB, RANK), "token_embd.weight.lora_b": (HIDDEN, RANK)}
-    require_adapter(write_adapter(tmp_path / "lora.gguf", {**PAIR, **embedding, "x_norm.weight": (3,)}), files)
+    require_adapter(write_adapter(tmp_path / "lora.gguf", {**PAIR, **embedding}), files)
 
 
 ADAPTERS: dict[str, tuple[dict[str, Any], str]] = {
@@ -31,6 +31,11 @@ ADAPTERS: dict[str, tuple[dict[str, Any], str]] = {
     "another kind": ({"kind": "ia3"}, "adapter.type is 'ia3'"),
     "alpha that is no number": ({"alpha": float("nan")}, "adapter.lora.alpha is nan"),
     "one half": ({"shapes": {f"{BASE}.lora_a": (RANK, HIDDEN)}}, "the pair of output.weight.lora_a is missing"),
+    "a norm": (
+        {"shapes": {**PAIR, "blk.0.attn_norm.weight": (HIDDEN,)}},
+        "attn_norm.weight ends in .* llama.cpp skips it",
+    ),
+    "activated": ({"invocation": [1, 2]}, r"an activated LoRA \(aLoRA\).* Use the model without it"),
     "another ending": ({"shapes": {**PAIR, "output.weight.lora_c": (1, 1)}}, "ends in neither"),
     "a tensor that is not there": (
         {"shapes": {"blk.9.attn_q.weight.lora_a": (1, 1), "blk.9.attn_q.weight.lora_b": (1, 1)}},

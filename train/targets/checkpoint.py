@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from llama_eagle.convert.source import open_checkpoint
-from llama_eagle.convert.source.unmerged import adapter_next_to_weights
+from llama_eagle.convert.source.unmerged import CHOICE, adapter_next_to_weights
 from llama_eagle.errors import ConfigError
 from llama_eagle.train.data.pictures import ImageSource, open_image, prepared, row_size
 from llama_eagle.train.model import Geometry, Sections
@@ -87,7 +87,7 @@ def read_target(source: str | Path, aux_layers: Sequence[int] | None = None) -> 
     transformers = _transformers()
     checkpoint = open_checkpoint(source)
     if adapter := adapter_next_to_weights(checkpoint.path):
-        raise ConfigError(f"{checkpoint.path}: {adapter.partition(' --ignore-adapter')[0]}")
+        raise ConfigError(f"{checkpoint.path}: {adapter.removesuffix(f' {CHOICE}')}")
     architecture = _architecture(checkpoint.config, checkpoint.path)
     try:
         config = transformers.AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)

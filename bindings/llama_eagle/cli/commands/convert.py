@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_eagle import console
+from llama_eagle.cli.adapters import AdapterFlags, convert_adapter
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import ADVANCED, Json, Overwrite, read_layers
 from llama_eagle.errors import UsageError
@@ -180,7 +181,8 @@ def convert(
         str,
         typer.Argument(
             metavar="FOLDER_OR_HUB_ID",
-            help="Hugging Face checkpoint of a target model, or of a draft model; a draft needs --target.",
+            help="Hugging Face checkpoint of a target model, or of a draft model or a LoRA adapter of peft, which need "
+            "--target.",
         ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.gguf", help="GGUF file to write.")],
@@ -188,7 +190,8 @@ def convert(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Model that the draft was trained for: a folder, a hub id or a GGUF file. Drafts only.",
+            help="Model that the draft or the adapter was trained for: a folder, a hub id or a GGUF file; for an "
+            "adapter a GGUF file.",
         ),
     ] = None,
     outtype: Annotated[
@@ -204,14 +207,7 @@ def convert(
     ] = None,
     draft_flags: DraftFlags,
     target_flags: TargetFlags,
-    ignore_adapter: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-adapter",
-            help="Convert the weights although an adapter is next to them (adapter_config.json), without it.",
-            rich_help_panel=ADVANCED,
-        ),
-    ] = False,
+    adapter_flags: AdapterFlags,
     pre: Annotated[
         str | None,
         typer.Option(
@@ -221,7 +217,7 @@ def convert(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Convert a Hugging Face model, or a draft model, to GGUF."""
+    """Convert a Hugging Face model, a draft model, or a LoRA adapter of peft to GGUF."""
     from llama_eagle.convert.drafts import is_draft
     from llama_eagle.convert.writer import keep_freed_memory
     from llama_eagle.files import expand_home
@@ -232,8 +228,16 @@ def convert(
     draft_options = draft_flags.options((outtype or DRAFT_TYPE).lower(), pre)
     target_options = target_flags.options((outtype or "auto").lower(), pre)
     outputs = [out, *([target_flags.mmproj] if target_flags.mmproj else [])]
+    adapter_flags.check(target)
     _check_before_work(outputs, target, draft_options, target_options, overwrite)
-    checkpoint = _open(source, revision, ignore_adapter, target, target_flags)
+    if target is not None and (adapter := adapter_flags.without_model(source, revision)):
+        for flags in (draft_flags, target_flags):
+            _refuse(flags, "an adapter")
+        _show(convert_adapter(adapter, target, out, outtype or "auto"), json)
+        return
+    base, base_revision = adapter_flags.model(source, revision)
+    checkpoint = _open(base, base_revision, adapter_flags.ignored, target, target_flags)
+    checkpoint.changes = adapter_flags.changes(source, revision, target_flags.mmproj)
     if is_draft(checkpoint):
         _require_target(source, target)
         _refuse(target_flags, "a draft")

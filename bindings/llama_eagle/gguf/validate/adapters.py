@@ -16,13 +16,16 @@ from llama_eagle.gguf.validate.keys import check_keys
 from llama_eagle.gguf.validate.table import F32, Key, is_weight_type
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+ACTIVATED = "adapter.alora.invocation_tokens"
+REMEDY = "Convert it with llama-eagle convert ADAPTER --target MODEL.gguf, or merge it into its model (--merge)"
+NVFP4 = 40
 PARTS = (".lora_a", ".lora_b")
 KEYS = (
     Key("general.architecture", "string", required=True),
     Key("general.type", "string", required=True, choices=("adapter",)),
     Key("adapter.type", "string", required=True, choices=("lora",)),
     Key("adapter.lora.alpha", "f32", -1e6, 1e6),
-    Key("adapter.alora.invocation_tokens", "u32[]"),
+    Key(ACTIVATED, "u32[]"),
 )
 
 
@@ -33,7 +36,12 @@ def require_adapter(path: Path | str, target: list[Header]) -> None:
     """
     adapter = read_header(path)
     for fault in (*check_general(adapter), *check_keys(adapter, KEYS), *_check_names(adapter)):
-        raise InputError(f"{path} is not a LoRA adapter in GGUF: {fault}. Convert it with convert_lora_to_gguf.py.")
+        raise InputError(f"{path} is not a LoRA adapter in GGUF: {fault}. {REMEDY}.")
+    if ACTIVATED in adapter.keys:
+        raise InputError(
+            f"{path} is an activated LoRA (aLoRA), which acts from its invocation tokens on; llama.cpp applies it to "
+            "other tokens than peft. Use the model without it."
+        )
     stored = {name: tensor for file in target for name, tensor in file.tensors.items()}
     for fault in _check_fit(adapter, target[0].architecture, stored):
         raise IncompatibleModels(f"{path} does not fit {target[0].path}: {fault}. Use the adapter of this model.")
@@ -61,11 +69,10 @@ def require_control_vector(path: Path | str, target: Header) -> None:
 def _check_names(adapter: Header) -> Iterator[str]:
     pairs = 0
     for name, tensor in adapter.tensors.items():
-        if name.endswith("_norm.weight"):
-            continue  # llama.cpp ignores these
         base, part = name[:-7], name[-7:]
         if part not in PARTS:
-            yield f"the tensor {name} ends in neither .lora_a nor .lora_b"
+            skipped = ", and llama.cpp skips it" if name.endswith("_norm.weight") else ""
+            yield f"the tensor {name} ends in neither .lora_a nor .lora_b{skipped}"
         elif any(base + other not in adapter.tensors for other in PARTS):
             yield f"the pair of {name} is missing"
         elif not is_weight_type(tensor.type_id):
@@ -87,6 +94,8 @@ def _check_fit(adapter: Header, architecture: str, stored: Mapping[str, TensorIn
             yield f"the model has no tensor {base}"
         elif base == EMBEDDING and HEAD not in stored:
             yield f"it changes {EMBEDDING}, which is also this model's output matrix: llama.cpp cannot apply that"
+        elif stored[base].type_id == NVFP4:
+            yield f"{base} is NVFP4, to which llama.cpp applies no adapter"
         else:
             yield from _check_shapes(base, _four(a), _four(adapter.tensors[f"{base}.lora_b"]), _four(stored[base]))
 

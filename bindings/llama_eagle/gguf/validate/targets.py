@@ -53,6 +53,16 @@ def check_target(header: Header, tensors: dict[str, TensorInfo]) -> Iterator[str
         yield from check_tensors(_blocks(keys, family, tensors), sizes, tensors)
 
 
+def target_sizes(header: Header) -> dict[str, int]:
+    """Return the sizes in the keys of a sound target, by the names of its family's table."""
+    return _sizes(_Keys(header))
+
+
+def recurrent_blocks(header: Header) -> list[bool]:
+    """Return one value per block of a sound target: True for one with a recurrent state."""
+    return _Keys(header).recurrent
+
+
 def unknown_tensors(header: Header, tensors: dict[str, TensorInfo]) -> list[str]:
     """Return the names that the family's table lacks."""
     return unknown_names(_blocks(_Keys(header), FAMILIES[header.architecture], tensors), tensors)
