@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,14 +52,12 @@ def _refuse_foreign(folder: Path, option: str, own: tuple[str, ...]) -> None:
         raise UsageError(f"{option} {folder}: contains other files ({min(foreign or found)}). Choose another folder.")
 
 
-def check_start(settings: Settings, info: TargetInfo, control: Sequence[int], earlier: Earlier | None) -> None:
-    """Raise EagleError for a draft or a folder that would be refused after the data is written.
-
-    control: the control tokens, which every draft vocabulary has.
-    """
+def check_start(settings: Settings, info: TargetInfo, earlier: Earlier | None) -> None:
+    """Raise EagleError for a draft or a folder that would be refused after the data is written."""
     if earlier is not None:
         refuse_differing(settings, info, earlier)
-    ids = choose_ids(settings, np.ones(info.n_vocab, np.int64), control, earlier)
+    ends = [token for token in info.end_tokens if token < info.n_vocab]  # which every draft vocabulary has
+    ids = choose_ids(settings, np.ones(info.n_vocab, np.int64), ends, earlier)
     if settings.mtp and settings.init is not None:
         require_earlier_head(info, Path(settings.init))
     if not settings.mtp:

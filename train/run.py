@@ -112,8 +112,7 @@ def _train(settings: Settings) -> Report | None:
     else:
         check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
     tokenizer = EngineTokenizer(info) if isinstance(info, EngineTargetInfo) else load_tokenizer(info.folder)
-    control = control_tokens(info, tokenizer)
-    check_start(settings, info, control, earlier)
+    check_start(settings, info, earlier)
     if isinstance(info, EngineTargetInfo) and not settings.resume:
         _engine(info, settings.max_length, accelerator.device).require_equal_logits()
     images = load_images(info)
@@ -126,7 +125,7 @@ def _train(settings: Settings) -> Report | None:
     require_embeddings(samples, info.n_vocab)
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
     counts = count_tokens((samples[n] for n in split.train), info.n_vocab)
-    ids = choose_ids(settings, counts, control, earlier)
+    ids = choose_ids(settings, counts, control_tokens(info, tokenizer, counts), earlier)
     coverage = float(counts[ids].sum() / counts.sum())
     if accelerator.is_main_process:
         n_learned = sum(sample.n_learned for sample in samples)

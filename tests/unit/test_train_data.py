@@ -335,14 +335,18 @@ def test_the_draft_vocabulary_covers_nearly_all_of_the_data() -> None:
     assert len(choose_vocabulary(counts[:900], None, [])) == 900
 
 
-def test_control_tokens_are_special_tokens_and_end_tokens(tmp_path: Path) -> None:
+def test_control_tokens_are_end_tokens_and_used_special_tokens(tmp_path: Path) -> None:
     folder = make_training_target("qwen3", tmp_path)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 481]}))
-    tokenizer = load_tokenizer(folder)
+    tokenizer, info = load_tokenizer(folder), read_target(folder)
     special = tokenizer.encode("<|endoftext|><|im_start|><|im_end|><|image_pad|>", add_special=False)
-    assert set(control_tokens(read_target(folder), tokenizer)) == {7, 481, *special} and len(special) == 4
+    counts = np.ones(info.n_vocab, np.int64)
+    assert set(control_tokens(info, tokenizer, counts)) == {7, 481, *special} and len(special) == 4
+    counts[special[1:]] = 0
+    assert set(control_tokens(info, tokenizer, counts)) == {7, 481, special[0]}
     small: Any = SimpleNamespace(n_vocab=482, end_tokens=(7, 481, 482))
-    assert control_tokens(small, SimpleNamespace(control_ids=[3, 483])) == [3, 7, 481]  # without rows in the head
+    every = SimpleNamespace(control_ids=[3, 483])
+    assert control_tokens(small, every, np.ones(482, np.int64)) == [3, 7, 481]  # without rows in the head
 
 
 def test_batches_repeat_by_seed_and_cover_an_epoch() -> None:

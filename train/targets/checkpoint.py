@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.convert.source.unmerged import CHOICE, adapter_next_to_weights
@@ -15,6 +16,7 @@ from llama_eagle.errors import ConfigError
 from llama_eagle.train.data.pictures import ImageSource, open_image, prepared, row_size
 from llama_eagle.train.model import Geometry, Sections
 from llama_eagle.train.targets.tokenizer import CheckpointTokenizer
+from numpy.typing import NDArray
 from torch import Tensor
 
 TEXT_TARGETS = (
@@ -225,9 +227,13 @@ def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     return CheckpointTokenizer(folder)
 
 
-def control_tokens(info: TargetInfo, tokenizer: Any) -> list[int]:
-    """Return the control tokens of a reply: the tokenizer's special tokens and the target's end tokens."""
-    return sorted(token for token in {*tokenizer.control_ids, *info.end_tokens} if token < info.n_vocab)
+def control_tokens(info: TargetInfo, tokenizer: Any, counts: NDArray[np.int64]) -> list[int]:
+    """Return the control tokens of a reply: the target's end tokens, and special tokens that the data has.
+
+    counts: of each token in the data, [V]. Vocabularies have thousands of special tokens that nothing uses.
+    """
+    used = {token for token in tokenizer.control_ids if token < info.n_vocab and counts[token]}
+    return sorted(used | {token for token in info.end_tokens if token < info.n_vocab})
 
 
 def load_images(info: TargetInfo) -> Images | None:
