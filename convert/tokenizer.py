@@ -238,6 +238,11 @@ def _special_texts(data: dict[str, Any], settings: dict[str, Any]) -> tuple[dict
     return texts, adds
 
 
+def added_around(data: dict[str, Any], settings: dict[str, Any]) -> dict[str, bool]:
+    """Return whether tokenizer.json puts bos before and eos after a text."""
+    return _special_texts(data, settings)[1]
+
+
 def _as_template(node: dict[str, Any]) -> dict[str, Any]:
     """Return the template of a post-processor that puts a text between two tokens."""
     (first, first_id), (last, last_id) = node["cls"], node["sep"]

@@ -44,6 +44,10 @@ def use_json(wanted: bool) -> None:
     _State.json = wanted
 
 
+def uses_json() -> bool:
+    return _State.json
+
+
 def translate_messages(translate: Callable[[str], str]) -> None:
     """Pass every note, warning and error through `translate`: messages of the library name arguments of Python."""
     _State.translate = staticmethod(translate)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from llama_eagle.convert.settings.options import BY_LLAMA_CPP, OWN
 from llama_eagle.convert.source.stated import CACHE_SCALES
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Dims, Row, Section
 from llama_eagle.convert.targets.config import ModelConfig, full_attention
+from llama_eagle.convert.upstream.converter import class_names, known_classes, require_class
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.gguf.mtp import ARCHITECTURES as MTP
 from llama_eagle.gguf.validate.families import FAMILIES, MODEL, NEXTN
@@ -137,15 +139,22 @@ def register(conversion: Conversion) -> None:
     CONVERSIONS.update(dict.fromkeys(conversion.architectures, conversion))
 
 
-def find_conversion(config: dict[str, Any], where: str) -> Conversion:
-    """Return the conversion named by config.json's `architectures`; text_config's own takes precedence."""
-    text = config.get("text_config")
-    names = (text.get("architectures") if isinstance(text, dict) else None) or config.get("architectures")
-    if not isinstance(names, list) or not names:
+def find_conversion(config: dict[str, Any], where: str) -> Conversion | None:
+    """Return the table of the class that config.json names; text_config's own takes precedence.
+
+    None stands for llama.cpp's converter, which has that class. Raises `ConfigError` if it has not.
+    """
+    names = class_names(config)
+    if not names:
         raise ConfigError(
             f"{where}: config.json names no architecture; add that of the original model, such as "
             '"architectures": ["Qwen3ForCausalLM"]'
         )
-    if not isinstance(names[0], str) or names[0] not in CONVERSIONS:
-        raise ConfigError(f"{where}: architecture {names[0]!r} is not supported; supported: {', '.join(CONVERSIONS)}")
-    return CONVERSIONS[names[0]]
+    if names[0] not in CONVERSIONS:
+        require_class(config, where, CONVERSIONS)
+    return CONVERSIONS.get(names[0])
+
+
+def ways() -> dict[str, list[str]]:
+    """Return the classes that are converted, by way: a table here, or llama.cpp's converter."""
+    return {OWN: sorted(CONVERSIONS), BY_LLAMA_CPP: sorted({*known_classes()} - {*CONVERSIONS})}

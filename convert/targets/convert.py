@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llama_eagle.convert import calibration
-from llama_eagle.convert.dtypes import FILE_TYPE
 from llama_eagle.convert.foreign import refuse_foreign
 from llama_eagle.convert.general import stored_outtype, write_general
 from llama_eagle.convert.pooling import pooling_type
@@ -20,6 +18,7 @@ from llama_eagle.convert.quantized import check_quantizer, is_direct, write_as
 from llama_eagle.convert.rows import of_mlx
 from llama_eagle.convert.settings.generation import unstated_settings
 from llama_eagle.convert.settings.known_keys import check_keys
+from llama_eagle.convert.settings.options import TargetOptions, TargetReport
 from llama_eagle.convert.source import Checkpoint, open_checkpoint
 from llama_eagle.convert.source.coded import Scheme
 from llama_eagle.convert.source.stated import checkpoint_scheme
@@ -30,58 +29,10 @@ from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.conversion import Conversion, declared_head, find_conversion, mtp_blocks
 from llama_eagle.convert.targets.mlx import NO_ENCODER, is_mlx_hybrid, left_out
 from llama_eagle.convert.targets.preprocessing import image_statistics
-from llama_eagle.convert.tokenizer import TokenizerCheck, TokenizerData, accept, read_tokenizer
-from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
-from llama_eagle.errors import ConfigError, ConversionError, UsageError
+from llama_eagle.convert.tokenizer import TokenizerData, accept, read_tokenizer
+from llama_eagle.convert.writer import GGUFOutput, gguf_output
+from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.files import refuse_sources
-
-if TYPE_CHECKING:
-    from llama_eagle.quantize.quantize import QuantizeOptions
-
-
-@dataclass(frozen=True)
-class TargetOptions:
-    """Options of a conversion.
-
-    outtype: "auto" (as stored), f32, bf16, f16, q8_0, or any type of llama.cpp's quantizer.
-    """
-
-    outtype: str = "auto"
-    mtp: bool = True  # keep the MTP block, if there is one
-    mtp_only: bool = False  # write only that block, and the embeddings, norm and head that it needs
-    calibration: Path | None = None  # text whose most frequent tokens are stored, for a trimmed draft head
-    pre: str | None = None  # llama.cpp's name of the pre-tokenizer, if tokenizer.json's is unknown
-    name: str | None = None  # general.name; default: that of the folder or hub id
-    revision: str | None = None  # revision of a hub id
-    split_max_size: int = 0  # bytes of tensor data per file; 0: one file
-    progress: Progress | None = None
-    check_tokenizer: TokenizerCheck | None = None  # compares the tokens before anything is written
-    force_tokenizer: bool = False  # write a tokenizer whose tokens differ, with a warning
-    quantize: QuantizeOptions | None = None  # use llama.cpp's quantizer; implied by types that are not written directly
-
-    def __post_init__(self) -> None:
-        if self.mtp_only and not self.mtp:
-            raise UsageError("--mtp-only and --no-mtp exclude each other")
-        if self.split_max_size and (self.quantize or not is_direct(self.outtype.lower())):
-            raise UsageError(f"--split-max-size works with the types {', '.join(FILE_TYPE)}, not with the quantizer")
-
-
-@dataclass
-class TargetReport:
-    """Report of a conversion."""
-
-    arch: str
-    outtype: str
-    outputs: list[Path]
-    n_tensors: int
-    n_params: int
-    n_bytes: int
-    n_layer: int
-    n_mtp: int
-    seconds: float
-    is_reranker: bool = False
-    dropped: dict[str, int] = field(default_factory=dict)  # reason -> number of source tensors
-    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -207,10 +158,11 @@ def _tokenizer_check(
     return check
 
 
-def _convert(checkpoint: Checkpoint, output: Path, outtype: str, options: TargetOptions, more: float) -> TargetReport:
+def _convert(
+    checkpoint: Checkpoint, conversion: Conversion, output: Path, outtype: str, options: TargetOptions, more: float
+) -> TargetReport:
     """Write one GGUF of a type that needs no quantizer. more: as in gguf_output()."""
     start = time.monotonic()
-    conversion = find_conversion(checkpoint.config, checkpoint.source)
     warnings = check_keys(checkpoint.config, checkpoint.source)
     model = _match(checkpoint, conversion, ModelConfig(checkpoint.config, checkpoint.source), options)
     _require_head(model)
@@ -269,6 +221,10 @@ def convert_vision(
     start = time.monotonic()
     checkpoint = open_checkpoint(source, revision=options.revision)
     refuse_sources(Path(output), [checkpoint.path])
+    if find_conversion(checkpoint.config, checkpoint.source) is None:
+        from llama_eagle.convert.upstream.convert import convert_encoder
+
+        return convert_encoder(checkpoint, Path(output), options)
     names = checkpoint.config.get("architectures")
     if not isinstance(names, list) or names[:1] == [] or names[0] not in vision.ARCHITECTURES:
         raise ConfigError(f"{checkpoint.source}: {names!r:.80} has no supported vision encoder")
@@ -310,11 +266,17 @@ def convert_target(
     refuse_foreign(checkpoint)
     output = Path(output)
     refuse_sources(output, [checkpoint.path])
+    conversion = find_conversion(checkpoint.config, checkpoint.source)
+    if conversion is None:
+        from llama_eagle.convert.upstream.convert import convert_by_llama_cpp
+
+        return convert_by_llama_cpp(checkpoint, output, options)
     outtype = _outtype(checkpoint, options)
     quantize = options.quantize
 
     def write(path: Path, kind: str, more: float) -> TargetReport:
-        return _convert(checkpoint, path, stored_outtype(checkpoint) if kind == "auto" else kind, options, more)
+        kind = stored_outtype(checkpoint) if kind == "auto" else kind
+        return _convert(checkpoint, conversion, path, kind, options, more)
 
     report, quantized = write_as(output, outtype, write, quantize)
     if quantized:

@@ -126,6 +126,13 @@ foreach (target ${EAGLE_LIBRARIES})
 endforeach()
 install(FILES ${CMAKE_BINARY_DIR}/bin/build-info.json DESTINATION llama_eagle/lib COMPONENT llama_eagle)
 
+# llama.cpp's converter runs in a child process for the families that have no table in convert/targets.
+install(DIRECTORY ${LLAMA_CPP_DIR}/conversion ${LLAMA_CPP_DIR}/gguf-py/gguf
+    DESTINATION llama_eagle/lib/converter COMPONENT llama_eagle
+    FILES_MATCHING PATTERN "*.py" PATTERN "scripts" EXCLUDE PATTERN "__pycache__" EXCLUDE)
+install(DIRECTORY ${LLAMA_CPP_DIR}/models/templates
+    DESTINATION llama_eagle/lib/converter/models COMPONENT llama_eagle)
+
 # The licences of llama.cpp and of the code in it must be with its libraries.
 file(GLOB notices RELATIVE ${LLAMA_CPP_DIR} ${LLAMA_CPP_DIR}/LICENSE* ${LLAMA_CPP_DIR}/licenses/*
     ${LLAMA_CPP_DIR}/vendor/*/LICENSE* ${LLAMA_CPP_DIR}/vendor/*/*/LICENSE*)

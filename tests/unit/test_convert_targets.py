@@ -266,7 +266,7 @@ def test_other_quantized_checkpoints_are_refused(method: object, copy: Callable[
 
 
 CONFIGS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "other architecture": ("qwen3", {"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+    "other architecture": ("qwen3", {"architectures": ["NoSuchLMHeadModel"]}, "NoSuchLMHeadModel"),
     "no architecture": ("qwen3", {"architectures": None}, "names no architecture"),
     "no heads": ("qwen3", {"num_attention_heads": None}, "num_attention_heads"),
     "heads as text": ("qwen3", {"num_attention_heads": "4"}, "num_attention_heads"),

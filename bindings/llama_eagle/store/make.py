@@ -52,6 +52,7 @@ def _convert(source: str, target: Path, outtype: str, describe: Describe) -> Non
     from llama_eagle.convert.source import open_checkpoint
     from llama_eagle.convert.targets import TargetOptions, convert_target
     from llama_eagle.quantize.quantize import QuantizeOptions
+    from llama_eagle.sessions.same_pieces import compare_pieces
     from llama_eagle.sessions.same_tokens import compare_tokens
 
     small = open_checkpoint(source, weights=False)
@@ -63,7 +64,13 @@ def _convert(source: str, target: Path, outtype: str, describe: Describe) -> Non
     with progress(f"converting to {outtype}") as on_progress, progress_later("quantizing") as on_quantize:
         meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
         quantize = None if is_direct(outtype) else QuantizeOptions(progress=on_quantize)
-        options = TargetOptions(outtype=outtype, progress=meter, check_tokenizer=compare_tokens, quantize=quantize)
+        options = TargetOptions(
+            outtype=outtype,
+            progress=meter,
+            check_tokenizer=compare_tokens,
+            check_pieces=compare_pieces,
+            quantize=quantize,
+        )
         convert_target(checkpoint, target, options)
 
 

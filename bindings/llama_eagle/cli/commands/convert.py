@@ -174,6 +174,20 @@ class TargetFlags:
         return QuantizeOptions(imatrix=self.imatrix, recipe=self.recipe)
 
 
+def _list_classes(wanted: bool) -> None:
+    """Print each class that config.json may name, with its way, as a line or, with --json, as one object."""
+    if not wanted:
+        return
+    from llama_eagle.convert.targets import ways
+
+    found = ways()
+    if console.uses_json():
+        console.result(found)
+    else:
+        console.data("\n".join(f"{name:<48} {way}" for way, names in found.items() for name in names))
+    raise typer.Exit
+
+
 @grouped
 def convert(
     *,
@@ -214,10 +228,22 @@ def convert(
             metavar="NAME", help="Name of the pre-tokenizer in llama.cpp (default: detected).", rich_help_panel=ADVANCED
         ),
     ] = None,
+    list_classes: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            callback=_list_classes,
+            is_eager=True,
+            help="Print the classes of models that are converted, each with its way, and exit.",
+        ),
+    ] = False,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Convert a Hugging Face model, a draft model, or a LoRA adapter of peft to GGUF."""
+    """Convert a Hugging Face model, a draft model, or a LoRA adapter of peft to GGUF.
+
+    Families with a table here are converted by it, all others by llama.cpp's converter, without code of the checkpoint.
+    """
     from llama_eagle.convert.drafts import is_draft
     from llama_eagle.convert.writer import keep_freed_memory
     from llama_eagle.files import expand_home
@@ -326,11 +352,12 @@ def _actual_outtype(outtype: str, report: DraftReport) -> str:
 def _convert_target(checkpoint: Checkpoint, out: Path, options: TargetOptions, mmproj: Path | None) -> dict[str, Any]:
     from llama_eagle.convert.quantized import is_direct
     from llama_eagle.convert.targets import convert_target
+    from llama_eagle.sessions.same_pieces import compare_pieces
     from llama_eagle.sessions.same_tokens import compare_tokens
 
     with progress("converting") as on_progress, progress_later("quantizing") as on_quantize:
         meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
-        options = replace(options, progress=meter, check_tokenizer=compare_tokens)
+        options = replace(options, progress=meter, check_tokenizer=compare_tokens, check_pieces=compare_pieces)
         if options.quantize is not None or not is_direct(options.outtype):
             options = replace(options, quantize=_with_progress(options.quantize, on_quantize))
         if mmproj is None:

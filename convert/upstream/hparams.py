@@ -1,0 +1,84 @@
+"""config.json for llama.cpp's converter: as it is stored, with the defaults of its class in transformers beneath.
+
+The converter was written for transformers 4, whose `to_dict` kept every stored key. Version 5 renames, removes and adds
+keys, and saves checkpoints without some that published ones have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Config = dict[str, Any]
+
+
+def overlay(defaults: Config, stored: Config) -> Config:
+    """Return the stored values, and those of the class for keys that are not stored.
+
+    transformers 5 collects RoPE's settings in `rope_parameters`, whose complete form is that of the class.
+    """
+    merged = {**defaults, **stored}
+    for key, value in stored.items():
+        known = defaults.get(key)
+        if isinstance(value, dict) and isinstance(known, dict):
+            merged[key] = {**value, **known} if key == "rope_parameters" else overlay(known, value)
+    return merged
+
+
+def complete(config: Config, stored: Config) -> Config:
+    """Return a configuration with the keys that its class of the converter reads. stored: config.json itself."""
+    for rule in _RULES.get(_class(config), ()):
+        rule(config, stored)
+    return config
+
+
+def _class(config: Config) -> str:
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def _sigmoid(config: Config, stored: Config) -> None:
+    """transformers routes by sigmoids in these classes, whatever config.json states, and saves no key for it."""
+    config.setdefault("scoring_func", "sigmoid")
+
+
+def _rotated_part(config: Config, stored: Config) -> None:
+    rope = config.get("rope_parameters") or {}
+    config.setdefault("rotary_pct", rope.get("partial_rotary_factor", 1.0))
+
+
+def _head_dim(config: Config, stored: Config) -> None:
+    if not config.get("head_dim"):
+        config["head_dim"] = config["hidden_size"] // config["num_attention_heads"]
+
+
+def _published_name(config: Config, stored: Config) -> None:
+    config["architectures"] = ["PhiMoEForCausalLM"]
+
+
+def _layer_types(config: Config, stored: Config) -> None:
+    """The converter looks for "attention", the name in published files."""
+    types = stored.get("layers_block_type") or stored.get("layer_types") or config.get("layer_types") or []
+    config["layer_types"] = ["attention" if "attention" in kind else "mamba" for kind in types]
+
+
+def _pattern(config: Config, stored: Config) -> None:
+    """Published files name the blocks by letters. Without experts a model is another architecture to the converter."""
+    letters = {"mlp": "-", "moe": "E", "attention": "*", "full_attention": "*"}
+    kinds = config.get("layers_block_type") or []
+    config.setdefault("hybrid_override_pattern", "".join(letters.get(kind, "M") for kind in kinds))
+    if "E" not in config["hybrid_override_pattern"]:
+        for key in ("num_experts_per_tok", "n_routed_experts", "n_group", "topk_group"):
+            config.pop(key, None)
+
+
+_RULES: dict[str, tuple[Callable[[Config, Config], None], ...]] = {
+    "Cohere2ForCausalLM": (_rotated_part,),
+    "DeepseekV3ForCausalLM": (_sigmoid,),
+    "FalconH1ForCausalLM": (_head_dim,),
+    "GPTNeoXForCausalLM": (_rotated_part,),
+    "GraniteMoeHybridForCausalLM": (_layer_types,),
+    "MiniMaxM2ForCausalLM": (_sigmoid,),
+    "NemotronHForCausalLM": (_pattern,),
+    "PhimoeForCausalLM": (_published_name,),
+}

@@ -1,0 +1,69 @@
+"""`convert` of families without a table of ours: llama.cpp's converter, in a child process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from fixtures.command import llama_eagle
+from fixtures.families import edit, make
+from safetensors.numpy import load_file
+
+CODE = """
+import pathlib
+pathlib.Path({!r}).write_text("ran")
+from transformers import PreTrainedTokenizerFast
+class Own(PreTrainedTokenizerFast): pass
+"""
+
+
+def with_code(folder: Path) -> Path:
+    """Add code to a checkpoint that writes a file when it is imported; return that file."""
+    ran = folder.parent / "ran"
+    (folder / "own.py").write_text(CODE.format(str(ran)))
+    edit(folder / "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}})
+    edit(folder / "config.json", {"auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}})
+    return ran
+
+
+def test_a_family_without_a_table_is_converted_and_code_in_its_folder_never_runs(tmp_path: Path) -> None:
+    folder = make("nemotronh", tmp_path / "model")
+    ran = with_code(folder)
+    out = tmp_path / "out.gguf"
+    done = llama_eagle("convert", folder, "-o", out, "--json")
+    assert done.code == 0, done.stderr
+    assert (done.json["way"], done.json["arch"], done.json["outtype"]) == ("llama.cpp", "nemotron_h", "f32")
+    assert not ran.exists()
+    found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(out).tensors}
+    stored = load_file(folder / "model.safetensors")
+    for ours, theirs in (("token_embd", "embeddings"), ("blk.5.ffn_down", "layers.5.mixer.down_proj")):
+        assert np.array_equal(found[f"{ours}.weight"], stored[f"backbone.{theirs}.weight"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out.gguf"]
+
+
+def test_a_class_that_neither_way_has_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["NoSuchForCausalLM"]}))
+    done = llama_eagle("convert", tmp_path, "-o", tmp_path / "out.gguf")
+    assert (done.code, done.stdout) == (3, "")
+    assert "'NoSuchForCausalLM' is not supported" in done.stderr and "--list" in done.stderr
+
+
+@pytest.mark.parametrize("option", [["--calibration", "text"], ["--split-max-size", "1M"]])
+def test_options_of_tables_are_refused(option: list[str], tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("words")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GraniteForCausalLM"]}))
+    given = [option[0], tmp_path / "text" if option[1] == "text" else option[1]]
+    done = llama_eagle("convert", tmp_path, "-o", tmp_path / "out.gguf", *given)
+    assert (done.code, done.stdout) == (2, "")
+    assert option[0].lstrip("-").replace("-", "_") in done.stderr or option[0] in done.stderr
+
+
+def test_classes_are_listed_by_way() -> None:
+    found = llama_eagle("convert", "--list", "--json").json
+    assert "Qwen3ForCausalLM" in found["llama-eagle"] and "Qwen3ForCausalLM" not in found["llama.cpp"]
+    assert {"SmolLM3ForCausalLM", "Gemma3ForCausalLM", "GptOssForCausalLM"} <= {*found["llama.cpp"]}
+    lines = llama_eagle("convert", "--list").stdout.splitlines()
+    assert lines == [f"{name:<48} {way}" for way, names in found.items() for name in names]
