@@ -22,10 +22,18 @@ def test_help_is_whole_in_80_columns() -> None:
     assert max(map(len, outcome.stdout.splitlines())) <= 80
 
 
+def test_help_imports_no_command() -> None:
+    measure = "import sys; from llama_eagle.cli import run; run(['--help']); print(*sys.modules, file=sys.stderr)"
+    shown = subprocess.run([sys.executable, "-c", measure], capture_output=True, text=True, check=True)
+    assert "llama_eagle.cli.app" in shown.stderr
+    assert not re.search(r"llama_eagle\.cli\.commands\.|\bnumpy\b|\bpydantic\b", shown.stderr)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_an_example(command: str) -> None:
     outcome = llama_eagle(command, "--help", COLUMNS="80")
-    assert COMMANDS[command][1] in " ".join(outcome.stdout.split())
+    assert COMMANDS[command][2] in " ".join(outcome.stdout.split())
+    assert outcome.stdout.splitlines()[2].startswith(f"  {COMMANDS[command][1]}")
     assert max(map(len, outcome.stdout.splitlines())) <= 80
     assert not re.search(r"(--[a-z-]+|[A-Z]) +<", outcome.stdout), "an option or argument that names a type of Python"
 

@@ -7,15 +7,13 @@ import os
 import re
 import subprocess
 import sys
-import typing
 from pathlib import Path
 
 import pytest
 from fixtures.command import llama_eagle
 from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
 from fixtures.llama_pairs import write_pairs
-from llama_eagle.cli.app import COMMANDS
-from llama_eagle.cli.options import Json
+from llama_eagle.cli.app import command
 from llama_eagle.synthetic.ggufs import PairFolder
 
 pytestmark = pytest.mark.native
@@ -67,11 +65,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_every_command_with_json_is_run() -> None:
-    with_json = {
-        name
-        for name, (function, _) in COMMANDS.items()
-        if Json in typing.get_type_hints(function, include_extras=True).values()
-    }
+    commands = command().commands
+    with_json = {name for name, built in commands.items() if any(each.name == "json" for each in built.params)}
     assert with_json == COMMAND_ARGUMENTS.keys() | ELSEWHERE.keys()
     for name, file in ELSEWHERE.items():
         assert re.search(r"\.json\b(?!\")", (ROOT / "tests/e2e" / file).read_text("utf-8")), name

@@ -1,61 +1,132 @@
-"""The table of commands. A command's module imports its dependencies when it runs, so that `--help` is fast."""
+"""The table of commands. A command's module is imported if it is named, and its dependencies when it runs."""
 
 from __future__ import annotations
 
 import re
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import typer
 
-from llama_eagle.cli.commands import (
-    answer,
-    bench,
-    chat,
-    check,
-    convert,
-    demo,
-    evaluate,
-    generate,
-    inspect,
-    quantize,
-    run,
-    serve,
-    train,
-)
 from llama_eagle.errors import UsageError
 
-# Command -> function and example, in the order of docs/commands.md. The first sentence of a command's help must fit a
-# line of 80 columns.
-COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
-    "run": (run.run, "llama-eagle run Qwen/Qwen3-8B"),
-    "chat": (chat.chat, "llama-eagle chat -m target.gguf -d draft.gguf"),
-    "generate": (generate.generate, 'llama-eagle generate -m target.gguf -p "Why is the sky blue?"'),
-    "serve": (serve.serve, "llama-eagle serve -m target.gguf -d draft.gguf --port 8000"),
-    "answer": (answer.answer, "llama-eagle answer prompts.jsonl -m target.gguf -o answers.jsonl --parallel 8"),
-    "pull": (run.pull, "llama-eagle pull Qwen/Qwen3-8B"),
-    "list": (run.list_models, "llama-eagle list"),
-    "remove": (run.remove, "llama-eagle remove Qwen/Qwen3-8B:q4_k_m"),
-    "pairs": (run.pairs, "llama-eagle pairs"),
-    "convert": (convert.convert, "llama-eagle convert Qwen/Qwen3-8B -o qwen3-8b.gguf --outtype q4_k_m"),
-    "quantize": (quantize.quantize, "llama-eagle quantize model-f16.gguf model-q4_k_m.gguf q4_k_m"),
-    "imatrix": (quantize.imatrix, "llama-eagle imatrix -m model-f16.gguf -f text.txt -o imatrix.gguf"),
-    "export": (convert.export, "llama-eagle export draft.gguf --target Qwen/Qwen3-8B --to vllm -o qwen3-8b-eagle3"),
-    "train": (train.train, "llama-eagle train --target Qwen/Qwen3-0.6B --data chats.jsonl -o my-draft"),
-    "check": (check.check, "llama-eagle check target.gguf draft.gguf"),
-    "inspect": (inspect.inspect, "llama-eagle inspect model.gguf"),
-    "evaluate": (evaluate.evaluate, "llama-eagle evaluate -m target.gguf -d draft.gguf --data chat --limit 10"),
-    "bench": (bench.bench, "llama-eagle bench --synthetic 0.8b --n-draft 2,4,auto"),
-    "demo": (demo.demo, "llama-eagle demo --no-padded"),
-    "rpc-server": (serve.rpc_server, "llama-eagle rpc-server --host 192.168.1.20 --port 50052"),
-    "doctor": (inspect.doctor, "llama-eagle doctor"),
+# The commands in the order of docs/commands.md: module and function, the first sentence of the help, and an example.
+# The sentence must fit a line of 80 columns.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": (
+        "run.run",
+        "Download and convert a model if necessary, and chat with it.",
+        "llama-eagle run Qwen/Qwen3-8B",
+    ),
+    "chat": (
+        "chat.chat",
+        "Chat with a model on the terminal.",
+        "llama-eagle chat -m target.gguf -d draft.gguf",
+    ),
+    "generate": (
+        "generate.generate",
+        "Answer one prompt and exit.",
+        'llama-eagle generate -m target.gguf -p "Why is the sky blue?"',
+    ),
+    "serve": (
+        "serve.serve",
+        "Serve a model over OpenAI and Anthropic APIs and a chat page.",
+        "llama-eagle serve -m target.gguf -d draft.gguf --port 8000",
+    ),
+    "answer": (
+        "answer.answer",
+        "Answer a file of prompts, several at the same time.",
+        "llama-eagle answer prompts.jsonl -m target.gguf -o answers.jsonl --parallel 8",
+    ),
+    "pull": (
+        "run.pull",
+        "Download and convert a model and its draft.",
+        "llama-eagle pull Qwen/Qwen3-8B",
+    ),
+    "list": (
+        "run.list_models",
+        "List the models on the disk.",
+        "llama-eagle list",
+    ),
+    "remove": (
+        "run.remove",
+        "Delete models from the disk, after a question on a terminal.",
+        "llama-eagle remove Qwen/Qwen3-8B:q4_k_m",
+    ),
+    "pairs": (
+        "run.pairs",
+        "List published drafts with their targets, kinds and sizes.",
+        "llama-eagle pairs",
+    ),
+    "convert": (
+        "convert.convert",
+        "Convert a Hugging Face model, or a draft model, to GGUF.",
+        "llama-eagle convert Qwen/Qwen3-8B -o qwen3-8b.gguf --outtype q4_k_m",
+    ),
+    "quantize": (
+        "quantize.quantize",
+        "Quantize a GGUF file with llama.cpp's quantizer.",
+        "llama-eagle quantize model-f16.gguf model-q4_k_m.gguf q4_k_m",
+    ),
+    "imatrix": (
+        "quantize.imatrix",
+        "Compute an importance matrix from a text, for `quantize`.",
+        "llama-eagle imatrix -m model-f16.gguf -f text.txt -o imatrix.gguf",
+    ),
+    "export": (
+        "convert.export",
+        "Export an EAGLE-3 draft for vLLM, SGLang or speculators.",
+        "llama-eagle export draft.gguf --target Qwen/Qwen3-8B --to vllm -o qwen3-8b-eagle3",
+    ),
+    "train": (
+        "train.train",
+        "Train an EAGLE-3 draft, or a target's MTP head (--mtp).",
+        "llama-eagle train --target Qwen/Qwen3-0.6B --data chats.jsonl -o my-draft",
+    ),
+    "check": (
+        "check.check",
+        "Check a model, or whether a draft fits its target.",
+        "llama-eagle check target.gguf draft.gguf",
+    ),
+    "inspect": (
+        "inspect.inspect",
+        "Show architecture, metadata and tensors of a GGUF file.",
+        "llama-eagle inspect model.gguf",
+    ),
+    "evaluate": (
+        "evaluate.evaluate",
+        "Measure a drafter's acceptance rate and speed on prompts.",
+        "llama-eagle evaluate -m target.gguf -d draft.gguf --data chat --limit 10",
+    ),
+    "bench": (
+        "bench.bench",
+        "Measure decoding speed without drafts and by draft length.",
+        "llama-eagle bench --synthetic 0.8b --n-draft 2,4,auto",
+    ),
+    "demo": (
+        "demo.demo",
+        "Show speculative decoding with two small models.",
+        "llama-eagle demo --no-padded",
+    ),
+    "rpc-server": (
+        "serve.rpc_server",
+        "Lend this machine's memory and processors to other machines.",
+        "llama-eagle rpc-server --host 192.168.1.20 --port 50052",
+    ),
+    "doctor": (
+        "inspect.doctor",
+        "Show versions, CPU cores and devices.",
+        "llama-eagle doctor",
+    ),
 }
 METAVARS = {str: "TEXT", Path: "PATH", int: "N", float: "X"}  # for options that name none
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 ABOUT = "Run GGUF models faster with speculative decoding (EAGLE-3, MTP, prompt look-up), on llama.cpp."
 
 
@@ -89,6 +160,37 @@ class Command(typer.core.TyperCommand):
                     formatter.write_dl(records)
 
 
+class Group(typer.core.TyperGroup):
+    """The root, whose help lists the commands without importing them."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary, _) in COMMANDS.items()])
+
+
+class Commands(Mapping[str, Any]):
+    """click's commands by name, each made when it is asked for."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.made:
+            place, _, example = COMMANDS[name]
+            module, _, function = place.partition(".")
+            app = typer.Typer(add_completion=False, **PLAIN)
+            made = getattr(import_module(f"llama_eagle.cli.commands.{module}"), function)
+            app.command(name, cls=Command, epilog=f"Example: {example}")(_with_metavars(made))
+            self.made[name] = typer.main.get_command(app)
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
 def command() -> Any:
     """Return the click command of `llama-eagle`, with the defaults of the user's configuration file."""
     from llama_eagle.cli.config import read_defaults
@@ -102,14 +204,14 @@ def command() -> Any:
 def _root_command() -> Any:
     app = typer.Typer(
         help=ABOUT,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
+        cls=Group,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": sys.maxsize},  # the terminal's
+        **PLAIN,
     )
-    for name, (function, example) in COMMANDS.items():
-        app.command(name, cls=Command, epilog=f"Example: {example}")(_with_metavars(function))
     app.callback()(_root)
-    return typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
+    root.commands = Commands()
+    return root
 
 
 def _with_metavars(function: Callable[..., None]) -> Callable[..., None]:
