@@ -3,8 +3,8 @@
     python bench/studies/round_state.py --threads 2 --json > out.json
     python bench/studies/round_state.py --n-gpu-layers -1 --rows 17      # on a GPU, rounds of 1 to 17 rows
 
-The models have the recurrent layers and heads of a real one, and everything else is tiny (n_embd 32, one attention
-layer): the Gated DeltaNet, its convolution and the state traffic remain. Measurements alternate between the two
+The models have the recurrent layers and heads of a real one, and everything else is tiny (n_embd 32, at most one
+attention layer): the recurrence, its convolution and the state traffic remain. Measurements alternate between the two
 contexts: ratios are valid on a noisy machine, absolute times may not be. With one thread, times are CPU time.
 """
 
@@ -21,22 +21,33 @@ from typing import Any
 from llama_eagle.bench.round_context import REPLAY, SNAPSHOTS, RoundContext, RoundModel
 from llama_eagle.synthetic.recurrent import Shape, write_recurrent
 
-# Recurrent layers, key heads and value heads of Qwen3.5 models; head size 128, conv kernel 4.
-MODELS = {"0.8B": (18, 16, 16), "4B, 9B": (24, 16, 32), "27B": (48, 16, 48), "35B-A3B": (30, 16, 32)}
+
+def gated_delta_net(n_layer: int, v_heads: int) -> tuple[str, Shape]:
+    small = {"n_embd": 32, "n_ff": 32, "quantized": True}
+    return "qwen35", Shape(n_layer + 1, attention_every=n_layer + 1, k_heads=16, v_heads=v_heads, **small)
+
+
+def mamba2(n_layer: int, groups: int, heads: int, channels: int, state: int = 128) -> tuple[str, Shape]:
+    sizes = {"k_heads": groups, "v_heads": heads, "channels": channels, "state": state}
+    return "mamba2", Shape(n_layer, n_embd=32, quantized=True, **sizes)
+
+
+# Recurrent layers and heads of models with conv kernel 4; head size 128 in Gated DeltaNet.
+MODELS = {
+    "0.8B": gated_delta_net(18, 16),
+    "4B, 9B": gated_delta_net(24, 32),
+    "27B": gated_delta_net(48, 48),
+    "35B-A3B": gated_delta_net(30, 32),
+    "Granite 4.0-H-Micro": mamba2(36, 1, 64, 64),
+    "Falcon-H1-7B": mamba2(44, 1, 24, 128, 256),
+    "Nemotron-H-8B": mamba2(24, 8, 128, 64),
+    "LFM2-1.2B": ("lfm2", Shape(11, attention_every=11, n_embd=2048, n_ff=32, n_head=64, quantized=True)),
+}
 
 
 def make_model(folder: Path, name: str, n_gpu_layers: int) -> RoundModel:
-    n_layer, k_heads, v_heads = MODELS[name]
-    shape = Shape(
-        n_layer=n_layer + 1,
-        attention_every=n_layer + 1,
-        n_embd=32,
-        n_ff=32,
-        k_heads=k_heads,
-        v_heads=v_heads,
-        quantized=True,
-    )
-    return RoundModel(write_recurrent(folder / "model.gguf", "qwen35", shape), n_gpu_layers)
+    arch, shape = MODELS[name]
+    return RoundModel(write_recurrent(folder / "model.gguf", arch, shape), n_gpu_layers)
 
 
 def one_round(context: RoundContext, rows: int, kept: int) -> None:

@@ -53,7 +53,7 @@ function(eagle_join target folder)
         list(FILTER cuda_sources INCLUDE REGEX "[.]cu$")
         set_property(SOURCE ${cuda_sources} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
         set(unfused_sources ${sources})
-        list(FILTER unfused_sources INCLUDE REGEX "eagle_conv_cpu.cpp$")
+        list(FILTER unfused_sources INCLUDE REGEX "eagle_(conv|ssm)_cpu.cpp$")
         set_property(SOURCE ${unfused_sources} TARGET_DIRECTORY ${target}
             APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
     endif()

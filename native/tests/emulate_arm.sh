@@ -8,7 +8,7 @@ set -eu
 arch=${1:-armv8.2-a+dotprod}
 cpu=${2:-max}
 build=build/$arch
-tests="test_eagle_mul_mat test_eagle_flash_attn test_gdn_replay"
+tests="test_eagle_mul_mat test_eagle_flash_attn test_gdn_replay test_ssm_replay"
 
 cd "$(dirname "$0")/../.."
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLLAMA_EAGLE_TESTS=ON -DCMAKE_SYSTEM_NAME=Linux \

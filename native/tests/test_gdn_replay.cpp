@@ -13,14 +13,14 @@
 #include "eagle_gdn.h"
 #include "emulated_cuda.h"
 #include "emulator.h"
-#include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml-cpu.h"
+#include "recurrent_graph.h"
 
 namespace {
 
-using floats = std::vector<float>;
+using namespace recurrent;
 
 struct shape {
     int64_t S, Hk, H, T, R;
@@ -37,66 +37,15 @@ struct token {
     floats k, q, v, g, beta;
 };
 
-floats random_floats(std::mt19937 & rng, size_t n, float lo, float hi) {
-    std::uniform_real_distribution<float> dist(lo, hi);
-    floats out(n);
-    for (float & x : out) {
-        x = dist(rng);
-    }
-    return out;
-}
-
 token random_token(std::mt19937 & rng, const shape & s) {
     return {random_floats(rng, s.S * s.Hk, -0.2f, 0.2f), random_floats(rng, s.S * s.Hk, -0.2f, 0.2f),
             random_floats(rng, s.S * s.H, -1, 1), random_floats(rng, s.H, -2, -0.01f),
             random_floats(rng, s.H, 0.05f, 0.95f)};
 }
 
-// A graph on one device with its tensors, filled and read by host vectors.
-struct graph {
-    ggml_backend_t backend;
-    ggml_context_ptr ctx;
-    ggml_cgraph * gf;
-    ggml_backend_buffer_ptr buffer;
-
-    explicit graph(ggml_backend_t backend) : backend(backend) {
-        ggml_init_params params = {64 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true};
-        ctx.reset(ggml_init(params));
-        gf = ggml_new_graph(ctx.get());
-    }
-
-    ggml_tensor * f32(int64_t a, int64_t b = 1, int64_t c = 1, int64_t d = 1) {
-        return ggml_new_tensor_4d(ctx.get(), GGML_TYPE_F32, a, b, c, d);
-    }
-
-    void allocate(ggml_tensor * result) {
-        ggml_build_forward_expand(gf, result);
-        buffer.reset(ggml_backend_alloc_ctx_tensors(ctx.get(), backend));
-    }
-
-    static void set(ggml_tensor * t, const floats & data) {
-        GGML_ASSERT(data.size() == (size_t) ggml_nelements(t));
-        ggml_backend_tensor_set(t, data.data(), 0, ggml_nbytes(t));
-    }
-
-    static floats get(ggml_tensor * t) {
-        floats out(ggml_nelements(t));
-        ggml_backend_tensor_get(t, out.data(), 0, ggml_nbytes(t));
-        return out;
-    }
-
-    void compute() { GGML_ASSERT(ggml_backend_graph_compute(backend, gf) == GGML_STATUS_SUCCESS); }
-};
-
 struct result {
     floats out, state, records;
 };
-
-void set_operation(ggml_tensor * op, ggml_op kind, int64_t n_recorded, int64_t offset) {
-    op->op = kind;
-    op->op_params[EAGLE_GDN_PARAM_N_RECORDED] = (int32_t) n_recorded;
-    op->op_params[EAGLE_GDN_PARAM_OFFSET] = (int32_t) offset;
-}
 
 // One input for the tokens of all sequences: [width, T] per sequence.
 floats gather(const std::vector<std::vector<token>> & tokens, floats token::* field) {
@@ -208,19 +157,6 @@ void check(bool ok, const char * device, const shape & s, const char * what) {
         fprintf(stderr, "FAIL %s: %s at S=%d Hk=%d H=%d T=%d R=%d replay=%d n_seqs=%d at_once=%d\n", device, what,
                 (int) s.S, (int) s.Hk, (int) s.H, (int) s.T, (int) s.R, s.replay[0], (int) s.n_seqs(), s.at_once);
     }
-}
-
-bool equal(const float * a, const floats & b) {
-    return b.empty() || memcmp(a, b.data(), b.size() * sizeof(float)) == 0;
-}
-
-bool close(const float * a, const floats & b) {
-    double err = 0, norm = 1e-12;
-    for (size_t i = 0; i < b.size(); i++) {
-        err += ((double) a[i] - b[i]) * ((double) a[i] - b[i]);
-        norm += (double) b[i] * b[i];
-    }
-    return err / norm < 1e-10 && !std::isnan(err);
 }
 
 void test_gdn(ggml_backend_t backend, const shape & s, unsigned seed) {

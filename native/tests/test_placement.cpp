@@ -10,6 +10,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "stand_in.h"
+#include "stand_in_make.h"
 
 namespace {
 
@@ -25,7 +26,7 @@ void check(bool ok, const char * what) {
 eagle_round_layout layout() {
     eagle_round_layout l;
     l.n_slots = 3;
-    l.head_dim = 16;
+    l.k_dim = l.v_dim = 16;
     l.n_k_heads = l.n_v_heads = 2;
     l.n_channels = 128;
     l.conv_window = 3;
@@ -116,6 +117,8 @@ void test_no_place(ggml_backend_t gpu, ggml_backend_t cpu) {
 int main() {
     stand_in_register(1, "", 256);
     stand_in_register(1, "EAGLE_GDN,EAGLE_CONV_WINDOW", 256);
+    stand_in::register_make({"RPC[there]", nullptr, nullptr, nullptr});
+    stand_in::register_make({"W", nullptr, [](const ggml_tensor * t) { return t->op != GGML_OP_EAGLE_GDN; }, nullptr});
     const ggml_backend_ptr cpu = start(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
     const ggml_backend_ptr knows = start(ggml_backend_dev_by_name("GPU0"));
     const ggml_backend_ptr refuses = start(ggml_backend_dev_by_name("GPU1"));
@@ -123,6 +126,11 @@ int main() {
     check(eagle_round_device_knows(ggml_backend_get_device(cpu.get()), layout()), "the CPU knows");
     check(eagle_round_device_knows(ggml_backend_get_device(knows.get()), layout()), "a device that knows");
     check(!eagle_round_device_knows(ggml_backend_get_device(refuses.get()), layout()), "a device that refuses");
+    check(!eagle_round_device_knows(ggml_backend_dev_by_name("RPC[there]0"), layout()), "a device that claims all");
+    eagle_round_layout conv = layout();
+    conv.kind = eagle_round_kind::conv;
+    check(eagle_round_device_knows(ggml_backend_dev_by_name("W0"), conv), "a device that knows the window alone");
+    check(!eagle_round_device_knows(ggml_backend_dev_by_name("W0"), layout()), "a device that knows no state");
 
     test_a_state_on(cpu.get(), knows.get(), cpu.get(), "a state on the CPU, beside a GPU that knows");
     test_a_state_on(cpu.get(), refuses.get(), cpu.get(), "a state on the CPU, beside a GPU that refuses");

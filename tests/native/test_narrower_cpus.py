@@ -11,7 +11,7 @@ from fixtures.programs import ROOT
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 
-PROGRAMS = ("test_eagle_mul_mat", "test_eagle_flash_attn", "test_gdn_replay")
+PROGRAMS = ("test_eagle_mul_mat", "test_eagle_flash_attn", "test_gdn_replay", "test_ssm_replay")
 FLAG = {"avx2": "avx2", "avx-vnni": "avx_vnni"}
 
 

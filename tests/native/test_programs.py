@@ -11,7 +11,7 @@ from fixtures.programs import ROOT, run_program
 pytestmark = pytest.mark.native
 
 NAMES = sorted(path.stem for path in ROOT.glob("native/tests/test_*.cpp"))
-ON_WARPS_OF_64 = ["test_exact_devices_64", "test_gdn_replay_64"]
+ON_WARPS_OF_64 = ["test_exact_devices_64", "test_gdn_replay_64", "test_ssm_replay_64"]
 
 
 @pytest.mark.parametrize("name", NAMES + ON_WARPS_OF_64)

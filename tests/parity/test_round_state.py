@@ -24,6 +24,13 @@ SHAPES = {
     "qwen35": Shape(state=128, k_heads=2, v_heads=4),
     "qwen35moe": Shape(state=64, k_heads=1, v_heads=2),
     "qwen3next": Shape(state=32, k_heads=2, v_heads=4),
+    "lfm2": Shape(),
+    "lfm2moe": Shape(conv=5),
+    "granitehybrid": Shape(state=128, k_heads=1, v_heads=4, channels=32),
+    "falcon-h1": Shape(state=256, k_heads=2, v_heads=4, channels=24),
+    "nemotron_h": Shape(state=16, k_heads=2, v_heads=6, channels=16),
+    "nemotron_h_moe": Shape(state=32, k_heads=3, v_heads=3, channels=40),
+    "mamba2": Shape(state=64, k_heads=1, v_heads=2),
 }
 
 

@@ -83,7 +83,7 @@ size_t eagle_work_size(int n_threads, const ggml_tensor * node) {
         return eagle::flash_attn_work_size(n_threads, node);
     }
     if (node->op == GGML_OP_EAGLE_GDN) {
-        return eagle_cpu_gdn_work_size(n_threads);
+        return eagle_cpu_scan_work_size(n_threads);
     }
     const eagle::kernel * k = matrix_kernel(node);
     if (k == nullptr) {
@@ -104,7 +104,7 @@ static const eagle::kernel * multiplies(const ggml_tensor * node, bool off) {
 
 int eagle_phases(const ggml_tensor * node, bool use_ref) {
     if (node->op == GGML_OP_EAGLE_GDN) {
-        return eagle_cpu_gdn_phases(node);
+        return eagle_cpu_scan_phases(node);
     }
     const bool off = use_ref || eagle_cpu_exact_mode() == OFF;
     if (attends(node, off)) {
@@ -115,7 +115,7 @@ int eagle_phases(const ggml_tensor * node, bool use_ref) {
 
 int64_t eagle_phase_values(const ggml_tensor * node, int phase) {
     if (node->op == GGML_OP_EAGLE_GDN) {
-        return eagle_cpu_gdn_values(node, phase);
+        return eagle_cpu_scan_values(node, phase);
     }
     if (node->op == GGML_OP_FLASH_ATTN_EXT) {
         return eagle::flash_attn_values(node, phase);
@@ -125,6 +125,9 @@ int64_t eagle_phase_values(const ggml_tensor * node, int phase) {
 }
 
 bool eagle_compute_forward(const ggml_compute_params * params, ggml_tensor * node) {
+    if (eagle_cpu_recurrent(params, node)) {
+        return true;
+    }
     const bool off = params->use_ref || eagle_cpu_exact_mode() == OFF;
     if (attends(node, off)) {
         eagle::flash_attn(params, node);

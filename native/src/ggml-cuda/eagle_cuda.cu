@@ -78,6 +78,9 @@ bool matrix(ggml_backend_cuda_context & ctx, ggml_tensor * node, eagle_cuda_comp
 }  // namespace
 
 bool eagle_cuda_compute_forward(ggml_backend_cuda_context & ctx, ggml_tensor * node, eagle_cuda_compute_t compute) {
+    if (eagle_cuda_recurrent(ctx, node)) {
+        return true;
+    }
     if (!exact()) {
         return false;
     }

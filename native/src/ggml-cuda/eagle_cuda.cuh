@@ -14,8 +14,8 @@ using eagle_cuda_compute_t = bool (*)(ggml_backend_cuda_context & ctx, ggml_tens
 
 #ifdef EAGLE_CUDA_KERNELS
 
-// Computes the node if exact mode is on: with one of our kernels, or row by row with ggml's `compute`. Returns false to
-// leave it to ggml.
+// Computes our own operations, and if exact mode is on other nodes: with one of our kernels, or row by row with ggml's
+// `compute`. Returns false to leave it to ggml.
 bool eagle_cuda_compute_forward(ggml_backend_cuda_context & ctx, ggml_tensor * node, eagle_cuda_compute_t compute);
 
 // Returns true if node i may be fused with the following ones. Fused kernels that round differently are excluded,

@@ -201,11 +201,14 @@ bool eagle_cuda_knows(const ggml_tensor * op) {
     if (op->op == GGML_OP_EAGLE_CONV_WINDOW) {
         return op->src[0]->ne[0] <= MAX_WINDOW;
     }
+    if (eagle_gdn_is_mamba2(op)) {
+        return eagle_cuda_knows_ssm(op);
+    }
     const int64_t S = op->src[2]->ne[0];
     return S == 16 || S == 32 || S == 64 || S == 128;
 }
 
-void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+static void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     const ggml_tensor * v = dst->src[2];
     const ggml_tensor * records = dst->src[6];
     const int n_recorded = dst->op_params[EAGLE_GDN_PARAM_N_RECORDED];
@@ -302,7 +305,7 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS) conv_window(const window_arg
 
 }  // namespace
 
-void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+static void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     const ggml_tensor * window = dst->src[0];
     const ggml_tensor * x = dst->src[1];
     const ggml_tensor * records = dst->src[2];
@@ -326,4 +329,16 @@ void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst) 
     const dim3 grid((a.n_channels + TILE - 1) / TILE, (unsigned) x->ne[2]);
     conv_window<<<grid, dim3(TILE, TILE_ROWS), 0, ctx.stream()>>>(a);
     CUDA_CHECK(cudaGetLastError());
+}
+
+bool eagle_cuda_recurrent(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    if (dst->op == GGML_OP_EAGLE_CONV_WINDOW) {
+        eagle_cuda_conv_window(ctx, dst);
+        return true;
+    }
+    if (dst->op != GGML_OP_EAGLE_GDN) {
+        return false;
+    }
+    (eagle_gdn_is_mamba2(dst) ? eagle_cuda_ssm_replay : eagle_cuda_gdn_replay)(ctx, dst);
+    return true;
 }

@@ -9,8 +9,12 @@
 // Returns true if there is a kernel for this node, one of our operations.
 bool eagle_cuda_knows(const ggml_tensor * op);
 
-void eagle_cuda_gdn_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
-void eagle_cuda_conv_window(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
+// Computes one of our operations. Returns false for other nodes.
+bool eagle_cuda_recurrent(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
+
+// The operation on states of Mamba 2.
+bool eagle_cuda_knows_ssm(const ggml_tensor * op);
+void eagle_cuda_ssm_replay(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
 // Computes ggml's own Gated DeltaNet with the same kernel, so that a context without round state has the same bits.
 // Returns false for unsupported variants: a gate per channel, more than one state.
@@ -20,14 +24,6 @@ bool eagle_cuda_gdn(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
 static bool eagle_cuda_knows(const ggml_tensor *) {
     return false;
-}
-
-static void eagle_cuda_gdn_replay(ggml_backend_cuda_context &, ggml_tensor *) {
-    GGML_ABORT("no kernel");
-}
-
-static void eagle_cuda_conv_window(ggml_backend_cuda_context &, ggml_tensor *) {
-    GGML_ABORT("no kernel");
 }
 
 #endif

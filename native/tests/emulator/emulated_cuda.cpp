@@ -16,17 +16,10 @@ bool leave(ggml_backend_cuda_context &, ggml_tensor *) {
 // available here.
 bool compute(ggml_tensor * node) {
     ggml_backend_cuda_context ctx;
-    switch (node->op) {
-    case GGML_OP_EAGLE_GDN:
-        eagle_cuda_gdn_replay(ctx, node);
-        return true;
-    case GGML_OP_EAGLE_CONV_WINDOW:
+    if (node->op == GGML_OP_EAGLE_CONV_WINDOW) {
         emulator::watch_writes(node->data, ggml_nbytes(node));
-        eagle_cuda_conv_window(ctx, node);
-        return true;
-    default:
-        return eagle_cuda_compute_forward(ctx, node, leave);
     }
+    return eagle_cuda_compute_forward(ctx, node, leave);
 }
 
 bool knows(const ggml_tensor * node) {

@@ -344,7 +344,7 @@ void write_records(const gdn_op & op, int ith, int nth) {
 
 }  // namespace
 
-size_t eagle_cpu_gdn_work_size(int n_threads) {
+size_t eagle_cpu_scan_work_size(int n_threads) {
     return eagle::shares::work_size(n_threads) + 64;
 }
 
@@ -368,13 +368,30 @@ void eagle_cpu_gdn_replay(const ggml_compute_params * params, ggml_tensor * dst)
     }
 }
 
-int eagle_cpu_gdn_phases(const ggml_tensor * node) {
+int eagle_cpu_scan_phases(const ggml_tensor * node) {
     return std::min<int64_t>(node->src[2]->ne[2], node->op_params[EAGLE_GDN_PARAM_N_RECORDED]) > 0 ? 3 : 2;
 }
 
-int64_t eagle_cpu_gdn_values(const ggml_tensor * node, int phase) {
+int64_t eagle_cpu_scan_values(const ggml_tensor * node, int phase) {
     constexpr int64_t COPIED = 4;  // copying is cheaper than computing
     const int64_t tail = std::min<int64_t>(node->src[2]->ne[2], node->op_params[EAGLE_GDN_PARAM_N_RECORDED]);
     const int64_t values = ggml_nelements(node->src[1]) + ggml_nelements(node->src[2]);
     return phase == 0 ? 0 : phase == 1 ? ggml_nelements(node->src[5]) : values / node->src[2]->ne[2] * tail / COPIED;
+}
+
+bool eagle_cpu_recurrent(const ggml_compute_params * params, ggml_tensor * dst) {
+    switch (dst->op) {
+    case GGML_OP_EAGLE_GDN:
+        (eagle_gdn_is_mamba2(dst) ? eagle_cpu_ssm_replay : eagle_cpu_gdn_replay)(params, dst);
+        return true;
+    case GGML_OP_EAGLE_CONV_WINDOW:
+        eagle_cpu_conv_window(params, dst);
+        return true;
+    case GGML_OP_SSM_CONV:
+        return eagle_cpu_conv(params, dst);
+    case GGML_OP_SSM_SCAN:
+        return eagle_cpu_ssm_scan(params, dst);
+    default:
+        return false;
+    }
 }

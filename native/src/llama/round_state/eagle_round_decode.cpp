@@ -17,13 +17,15 @@ std::vector<ggml_tensor *> cell_tensors(const llama_memory_recurrent & mem) {
     std::vector<ggml_tensor *> tensors;
     for (const auto * list : {&mem.r_l, &mem.s_l, (const std::vector<ggml_tensor *> *) &mem.eagle->records}) {
         for (ggml_tensor * t : *list) {
-            if (t) {
+            if (t && !ggml_is_empty(t)) {
                 tensors.push_back(t);
             }
         }
     }
     return tensors;
 }
+
+constexpr int32_t GRAPH_RECORDS = -1, GRAPH_COMMITS = -2;
 
 struct cell_move {
     uint32_t dst;
@@ -119,7 +121,9 @@ void eagle_round_check_ubatch(uint32_t n_rs_seq, uint32_t n_ubatch) {
 
 llama_memory_recurrent * eagle_round_memory(llama_memory_i * memory) {
     llama_memory_recurrent * mem = nullptr;
-    if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
+    if (auto * recurrent = dynamic_cast<llama_memory_recurrent *>(memory)) {
+        mem = recurrent;
+    } else if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
         mem = hybrid->get_mem_recr();
     } else if (auto * iswa = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
         mem = iswa->get_mem_recr();
@@ -127,15 +131,13 @@ llama_memory_recurrent * eagle_round_memory(llama_memory_i * memory) {
     return mem && mem->eagle ? mem : nullptr;
 }
 
-bool eagle_round_is_dirty(const llama_memory_recurrent & mem, const std::vector<llama_ubatch> & ubatches) {
-    if (!mem.eagle) {
-        return false;
-    }
-    for (const auto & ubatch : ubatches) {
-        for (uint32_t s = 0; s < ubatch.n_seqs_unq; s++) {
-            const llama_seq_id seq = ubatch.seq_id_unq[s];
-            const int32_t tail = (uint32_t) seq < mem.size ? mem.cells[seq].tail : -1;
-            if (tail >= 0 && mem.eagle->cells[tail].dirty) {
+bool eagle_round_is_dirty(llama_memory_i * memory, const llama_batch & batch) {
+    const llama_memory_recurrent * mem = eagle_round_memory(memory);
+    for (int32_t i = 0; mem && i < batch.n_tokens; i++) {
+        for (int32_t s = 0; s < batch.n_seq_id[i]; s++) {
+            const llama_seq_id seq = batch.seq_id[i][s];
+            const int32_t tail = (uint32_t) seq < mem->size ? mem->cells[seq].tail : -1;
+            if (tail >= 0 && mem->eagle->cells[tail].dirty) {
                 LLAMA_LOG_ERROR(
                     "%s: an earlier decode of sequence %d failed half-way: remove the sequence with "
                     "llama_memory_seq_rm(mem, %d, -1, -1) and evaluate it again\n",
@@ -159,6 +161,8 @@ bool eagle_round_place(llama_memory_i * memory, ggml_backend_sched_t sched, cons
         }
         record_tokens(mem->eagle->cells[mem->head + s], ubatch, s, mem->eagle->n_recorded());
     }
+    // A graph is reused if rs_z is the same, and graphs that commit at once have other nodes. find_slot sets it again.
+    mem->rs_z = mem->eagle->at_once ? GRAPH_COMMITS : GRAPH_RECORDS;
     return true;
 }
 

@@ -7,8 +7,6 @@
 
 #pragma once
 
-#include <vector>
-
 #include "eagle_round_nodes.h"  // eagle_round_is_placed
 #include "ggml-backend.h"
 #include "llama.h"
@@ -25,7 +23,7 @@ llama_memory_recurrent * eagle_round_memory(llama_memory_i * memory);
 
 // Returns true if an earlier decode of one of the sequences failed half-way, so that this one must be refused. Logs the
 // remedy.
-bool eagle_round_is_dirty(const llama_memory_recurrent & mem, const std::vector<llama_ubatch> & ubatches);
+bool eagle_round_is_dirty(llama_memory_i * memory, const llama_batch & batch);
 
 // Call it between apply() and the graph of a ubatch. Returns false if the pending replay could not be computed.
 bool eagle_round_place(llama_memory_i * memory, ggml_backend_sched_t sched, const llama_ubatch & ubatch);

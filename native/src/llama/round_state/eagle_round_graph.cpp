@@ -2,6 +2,7 @@
 
 #include "eagle_round_state.h"
 #include "eagle_round_unfused.h"
+#include "llama-graph.h"
 #include "llama-memory-recurrent.h"
 
 namespace {
@@ -30,9 +31,8 @@ eagle_round_replay replay_of_batch(const eagle_round_graph & graph, int64_t n_se
 
 }  // namespace
 
-bool eagle_round_at_once(const llama_memory_recurrent_context * mctx) {
-    return mctx->get_eagle() && mctx->get_eagle()->at_once;
-}
+eagle_round_graph::eagle_round_graph(const llm_graph_context & graph, const llm_graph_input_rs * input, int il)
+    : ctx(graph.ctx0), gf(graph.gf), sched(graph.sched), mctx(input->mctx), n_replay(input->s_copy_main), il(il) {}
 
 ggml_tensor * eagle_round_cells(ggml_context * ctx, const llama_memory_recurrent_context * mctx, ggml_tensor * cache,
                                 int64_t state_size, int64_t n_seqs) {
@@ -47,6 +47,8 @@ ggml_tensor * eagle_round_conv_input(const eagle_round_graph & graph, ggml_tenso
     ggml_tensor * window = ggml_reshape_3d(ctx, eagle_round_cells(ctx, graph.mctx, cache, cache->ne[0], n_seqs),
                                            state->layout.conv_window, state->layout.n_channels, n_seqs);
     if (!state->fused) {
+        // n_replay must be part of the graph, because every decode sets its values
+        ggml_build_forward_expand(graph.gf, graph.n_replay);
         return eagle_round_unfused_conv_input(graph, window, x);
     }
     ggml_tensor * op = eagle_round_window_node(ctx, state->layout, {window, x}, replay_of_batch(graph, n_seqs));
@@ -57,7 +59,7 @@ ggml_tensor * eagle_round_conv_input(const eagle_round_graph & graph, ggml_tenso
     return op;
 }
 
-ggml_tensor * eagle_round_attn(const eagle_round_graph & graph, eagle_round_gdn in) {
+ggml_tensor * eagle_round_attn(const eagle_round_graph & graph, eagle_round_scan in) {
     ggml_context * ctx = graph.ctx;
     const eagle_round_state * state = graph.mctx->get_eagle();
     const int64_t n_k = state->layout.n_k_heads;
@@ -67,11 +69,16 @@ ggml_tensor * eagle_round_attn(const eagle_round_graph & graph, eagle_round_gdn 
     in.k =
         ggml_view_4d(ctx, in.k, in.k->ne[0], n_k, in.k->ne[2], in.k->ne[3], in.k->nb[1], in.k->nb[2], in.k->nb[3], 0);
     if (!state->fused) {
-        // n_replay must be part of the graph, because every decode sets its values
-        ggml_build_forward_expand(graph.gf, graph.n_replay);
         return eagle_round_unfused_attn(graph, in);
     }
-    ggml_tensor * op = eagle_round_gdn_node(ctx, state->layout, in, replay_of_batch(graph, in.v->ne[3]));
+    ggml_tensor * op = eagle_round_scan_node(ctx, state->layout, in, replay_of_batch(graph, in.v->ne[3]));
     eagle_round_pin(graph.sched, op, graph.mctx->get_s_l(graph.il));
     return ggml_reshape_4d(ctx, op, in.v->ne[0], in.v->ne[1], in.v->ne[2], in.v->ne[3]);
+}
+
+ggml_tensor * eagle_round_ssm(const eagle_round_graph & graph, eagle_round_scan in) {
+    const eagle_round_layout & l = graph.mctx->get_eagle()->layout;
+    in.g = ggml_reshape_4d(graph.ctx, in.g, 1, in.g->ne[0], in.g->ne[1], in.g->ne[2]);
+    in.state = ggml_reshape_4d(graph.ctx, in.state, l.k_dim, l.v_dim, l.n_v_heads, in.v->ne[3]);
+    return eagle_round_attn(graph, in);
 }

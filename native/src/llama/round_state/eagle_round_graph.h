@@ -9,6 +9,8 @@
 #include "ggml.h"
 
 class llama_memory_recurrent_context;
+class llm_graph_input_rs;
+struct llm_graph_context;
 
 // Parts of an architecture's graph that the builders use.
 struct eagle_round_graph {
@@ -16,12 +18,11 @@ struct eagle_round_graph {
     ggml_cgraph * gf;
     ggml_backend_sched_t sched;
     const llama_memory_recurrent_context * mctx;
-    ggml_tensor * n_replay;  // I32 [n_seqs]
+    ggml_tensor * n_replay;  // I32 [n_seqs]: eagle_round_state::input
     int il;
-};
 
-// Returns true if the state is replayed and this decode leaves nothing to replay. Such a graph has different nodes.
-bool eagle_round_at_once(const llama_memory_recurrent_context * mctx);
+    eagle_round_graph(const llm_graph_context & graph, const llm_graph_input_rs * input, int il);
+};
 
 // Returns a view of the batch's cells in a cache tensor: [state_size, n_seqs].
 ggml_tensor * eagle_round_cells(ggml_context * ctx, const llama_memory_recurrent_context * mctx, ggml_tensor * cache,
@@ -31,5 +32,8 @@ ggml_tensor * eagle_round_cells(ggml_context * ctx, const llama_memory_recurrent
 // window in the cache.
 ggml_tensor * eagle_round_conv_input(const eagle_round_graph & graph, ggml_tensor * x);
 
-// Returns the attention output [S, H, T, n_seqs], updates the state in the cache and records the tokens.
-ggml_tensor * eagle_round_attn(const eagle_round_graph & graph, eagle_round_gdn in);
+// Returns the attention output [v_dim, H, T, n_seqs], updates the state in the cache and records the tokens.
+ggml_tensor * eagle_round_attn(const eagle_round_graph & graph, eagle_round_scan in);
+
+// Same for Mamba 2, with dt as [H, T, n_seqs] and the state as eagle_round_cells returns it.
+ggml_tensor * eagle_round_ssm(const eagle_round_graph & graph, eagle_round_scan in);

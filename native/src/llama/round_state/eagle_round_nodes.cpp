@@ -1,6 +1,7 @@
 #include "eagle_round_nodes.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "eagle_gdn.h"
@@ -14,6 +15,12 @@ ggml_tensor * node(ggml_tensor * result, ggml_op op, const eagle_round_replay & 
     result->op_params[EAGLE_GDN_PARAM_N_RECORDED] = (int32_t) replay.n_recorded;
     result->op_params[EAGLE_GDN_PARAM_OFFSET] = (int32_t) offset;
     return result;
+}
+
+// These devices support every operation, by their own account.
+bool claims_everything(ggml_backend_dev_t dev) {
+    const char * name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev));
+    return strncmp(name, "RPC", 3) == 0 || strcmp(name, "ggml-virtgpu") == 0;
 }
 
 // The CPU's buffer types have no device in ggml.
@@ -31,11 +38,13 @@ bool is_on(ggml_backend_t backend, const ggml_tensor * view) {
 
 }  // namespace
 
-ggml_tensor * eagle_round_gdn_node(ggml_context * ctx, const eagle_round_layout & layout, const eagle_round_gdn & in,
-                                   const eagle_round_replay & replay) {
+ggml_tensor * eagle_round_scan_node(ggml_context * ctx, const eagle_round_layout & layout, const eagle_round_scan & in,
+                                    const eagle_round_replay & replay) {
     const int64_t * v = in.v->ne;
     ggml_tensor * op = node(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, v[0] * v[1], v[2] * v[3]), GGML_OP_EAGLE_GDN, replay,
-                            layout.gdn_offset());
+                            layout.scan_offset());
+    const bool is_mamba2 = layout.kind == eagle_round_kind::ssm;
+    op->op_params[EAGLE_GDN_PARAM_KIND] = is_mamba2 ? EAGLE_GDN_MAMBA2 : EAGLE_GDN_DELTA_NET;
     ggml_tensor * src[] = {in.q, in.k, in.v, in.g, in.beta, in.state, replay.records, replay.n_replay};
     std::copy(std::begin(src), std::end(src), op->src);
     return op;
@@ -52,17 +61,21 @@ ggml_tensor * eagle_round_window_node(ggml_context * ctx, const eagle_round_layo
 }
 
 bool eagle_round_device_knows(ggml_backend_dev_t dev, const eagle_round_layout & l) {
+    if (claims_everything(dev)) {
+        return false;
+    }
     ggml_init_params params = {16 * ggml_tensor_overhead(), nullptr, true};
     const ggml_context_ptr ctx(ggml_init(params));
     const auto f32 = [&](int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1) {
         return ggml_new_tensor_4d(ctx.get(), GGML_TYPE_F32, ne0, ne1, ne2, 1);
     };
-    const int64_t S = l.head_dim, K = l.n_k_heads, H = l.n_v_heads;
+    const int64_t N = l.k_dim, D = l.v_dim, K = l.n_k_heads, H = l.n_v_heads;
     const eagle_round_replay replay = {l.n_slots > 0 ? f32(l.row_floats()) : nullptr,
                                        ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1), l.n_slots};
-    const eagle_round_gdn gdn = {f32(S, K), f32(S, K), f32(S, H), f32(1, H), f32(1, H), f32(S, S, H)};
+    const eagle_round_scan scan = {f32(N, K), f32(N, K), f32(D, H), f32(1, H), f32(1, H), f32(N, D, H)};
     const eagle_round_window window = {f32(l.conv_window, l.n_channels), f32(l.n_channels)};
-    return ggml_backend_dev_supports_op(dev, eagle_round_gdn_node(ctx.get(), l, gdn, replay)) &&
+    return (l.kind == eagle_round_kind::conv ||
+            ggml_backend_dev_supports_op(dev, eagle_round_scan_node(ctx.get(), l, scan, replay))) &&
            ggml_backend_dev_supports_op(dev, eagle_round_window_node(ctx.get(), l, window, replay));
 }
 
@@ -89,7 +102,7 @@ bool eagle_round_is_placed(ggml_backend_sched_t sched, ggml_cgraph * graph) {
             continue;
         }
         const ggml_tensor * cache = node->src[eagle_gdn_cache_src(node)];
-        const ggml_tensor * records = node->src[eagle_gdn_cache_src(node) == 5 ? 6 : 2];
+        const ggml_tensor * records = node->src[eagle_gdn_records_src(node)];
         ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched, node);
         if (!backend || !is_on(backend, cache) || (records && !is_on(backend, records))) {
             LLAMA_LOG_ERROR("%s: %s was placed on %s, which does not hold the state that it works on\n", __func__,

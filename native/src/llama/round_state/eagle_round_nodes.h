@@ -7,13 +7,14 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 
-struct eagle_round_gdn {
-    ggml_tensor * q;  // [S, heads, T, n_seqs]
+// In Mamba 2, q is C, k is B, v is x, g is dt, and A replaces beta.
+struct eagle_round_scan {
+    ggml_tensor * q;  // [k_dim, heads, T, n_seqs]
     ggml_tensor * k;
-    ggml_tensor * v;  // [S, H, T, n_seqs]
-    ggml_tensor * g;  // [1, H, T, n_seqs]
-    ggml_tensor * beta;
-    ggml_tensor * state;  // [S, S, H, n_seqs], a view of the cache
+    ggml_tensor * v;      // [v_dim, H, T, n_seqs]
+    ggml_tensor * g;      // [1, H, T, n_seqs]
+    ggml_tensor * beta;   // [1, H, T, n_seqs]; A: [1, H]
+    ggml_tensor * state;  // [k_dim, v_dim, H, n_seqs], a view of the cache
 };
 
 struct eagle_round_window {
@@ -28,15 +29,15 @@ struct eagle_round_replay {
     int64_t n_recorded;      // at most this many of each sequence's last new tokens are recorded
 };
 
-// Returns [S * H, T * n_seqs].
-ggml_tensor * eagle_round_gdn_node(ggml_context * ctx, const eagle_round_layout & layout, const eagle_round_gdn & in,
-                                   const eagle_round_replay & replay);
+// Returns [v_dim * H, T * n_seqs].
+ggml_tensor * eagle_round_scan_node(ggml_context * ctx, const eagle_round_layout & layout, const eagle_round_scan & in,
+                                    const eagle_round_replay & replay);
 
 // Returns [W + T, channels, n_seqs].
 ggml_tensor * eagle_round_window_node(ggml_context * ctx, const eagle_round_layout & layout,
                                       const eagle_round_window & in, const eagle_round_replay & replay);
 
-// Returns true if the device supports both nodes for this layout.
+// Returns true if the device supports the nodes of this layout.
 bool eagle_round_device_knows(ggml_backend_dev_t dev, const eagle_round_layout & layout);
 
 // Assigns a node to the backend of its cache tensor. Throws if the scheduler has no such backend.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "eagle_round_nodes.h"
@@ -27,36 +28,86 @@ mode mode_from_environment() {
     throw std::runtime_error(format("LLAMA_EAGLE_RS=%s is not known: use replay, unfused or snapshots", value));
 }
 
-bool arch_has_replay(const llama_model & model) {
-    return model.arch == LLM_ARCH_QWEN35 || model.arch == LLM_ARCH_QWEN35MOE || model.arch == LLM_ARCH_QWEN3NEXT;
-}
-
-eagle_round_layout make_layout(const llama_model & model, uint32_t n_rs_seq) {
+eagle_round_layout gdn_layout(const llama_model & model) {
     const auto & hparams = model.hparams;
     eagle_round_layout layout;
-    layout.n_slots = n_rs_seq > 0 ? n_rs_seq + 1 : 0;
-    layout.head_dim = hparams.ssm_d_state;
+    layout.k_dim = layout.v_dim = hparams.ssm_d_state;
     layout.n_v_heads = hparams.ssm_dt_rank;
     // qwen3next repeats its key heads to the number of value heads before the operation
     layout.n_k_heads = model.arch == LLM_ARCH_QWEN3NEXT ? hparams.ssm_dt_rank : hparams.ssm_n_group;
     layout.conv_window = (int64_t) hparams.ssm_d_conv - 1;
-    layout.n_channels = layout.conv_window > 0 ? hparams.n_embd_r() / layout.conv_window : 0;
     return layout;
 }
 
-// Requires square head states of a size that the kernels support.
-bool layout_is_supported(const llama_model & model, const eagle_round_layout & layout) {
-    const int64_t s = layout.head_dim;
-    return layout.n_channels > 0 && (s == 16 || s == 32 || s == 64 || s == 128) &&
-           s * layout.n_v_heads == (int64_t) model.hparams.ssm_d_inner &&
-           (int64_t) model.hparams.n_embd_s() == s * s * layout.n_v_heads;
+eagle_round_layout ssm_layout(const llama_model & model) {
+    const auto & hparams = model.hparams;
+    eagle_round_layout layout;
+    layout.kind = eagle_round_kind::ssm;
+    layout.k_dim = hparams.ssm_d_state;
+    layout.v_dim = hparams.ssm_dt_rank > 0 ? hparams.ssm_d_inner / hparams.ssm_dt_rank : 0;
+    layout.n_v_heads = hparams.ssm_dt_rank;
+    layout.n_k_heads = hparams.ssm_n_group;
+    layout.conv_window = (int64_t) hparams.ssm_d_conv - 1;
+    return layout;
+}
+
+eagle_round_layout conv_layout(const llama_model & model) {
+    eagle_round_layout layout;
+    layout.kind = eagle_round_kind::conv;
+    layout.conv_window = (int64_t) model.hparams.n_shortconv_l_cache - 1;
+    return layout;
+}
+
+// Returns no layout for architectures without replay. Models that look at later tokens generate no text.
+std::optional<eagle_round_layout> arch_layout(const llama_model & model) {
+    switch (model.arch) {
+    case LLM_ARCH_QWEN35:
+    case LLM_ARCH_QWEN35MOE:
+    case LLM_ARCH_QWEN3NEXT:
+        return gdn_layout(model);
+    case LLM_ARCH_FALCON_H1:
+    case LLM_ARCH_GRANITE_HYBRID:
+    case LLM_ARCH_MAMBA2:
+    case LLM_ARCH_NEMOTRON_H:
+    case LLM_ARCH_NEMOTRON_H_MOE:
+        return ssm_layout(model);
+    case LLM_ARCH_LFM2:
+    case LLM_ARCH_LFM2MOE:
+        return model.hparams.causal_attn ? std::optional(conv_layout(model)) : std::nullopt;
+    default:
+        return std::nullopt;
+    }
+}
+
+// Requires states of the sizes that the kernels support.
+bool scan_is_supported(const eagle_round_layout & l) {
+    switch (l.kind) {
+    case eagle_round_kind::gdn:
+        return l.k_dim == 16 || l.k_dim == 32 || l.k_dim == 64 || l.k_dim == 128;
+    case eagle_round_kind::ssm:
+        return l.k_dim > 0 && l.k_dim % 16 == 0 && l.k_dim <= 256 && l.n_k_heads > 0 && l.n_v_heads % l.n_k_heads == 0;
+    default:
+        return true;
+    }
+}
+
+std::optional<eagle_round_layout> make_layout(const llama_model & model, uint32_t n_rs_seq) {
+    auto layout = arch_layout(model);
+    if (!layout || layout->conv_window <= 0) {
+        return std::nullopt;
+    }
+    layout->n_slots = n_rs_seq > 0 ? n_rs_seq + 1 : 0;
+    layout->n_channels = model.hparams.n_embd_r() / layout->conv_window;
+    const bool has_sizes = layout->v_floats() == (int64_t) model.hparams.ssm_d_inner &&
+                           layout->state_floats() == (int64_t) model.hparams.n_embd_s();
+    return has_sizes && scan_is_supported(*layout) ? layout : std::nullopt;
 }
 
 // Returns the devices of the recurrent layers' caches.
 std::vector<ggml_backend_dev_t> cache_devices(const llama_model & model, bool offload) {
     std::vector<ggml_backend_dev_t> devices;
     for (uint32_t il = 0; il < model.hparams.n_layer(); il++) {
-        if (model.hparams.is_recr(il)) {
+        if (model.hparams.is_recr(il) || llm_arch_is_recurrent(model.arch)) {
             devices.push_back(offload ? model.dev_layer(il) : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
         }
     }
@@ -105,18 +156,21 @@ void eagle_round_state::loaded(uint32_t head, uint32_t n) {
 std::shared_ptr<eagle_round_state> eagle_round_state_new(const llama_model & model, bool offload, uint32_t n_cells,
                                                          uint32_t n_rs_seq) {
     const mode wanted = mode_from_environment();
-    auto layout = make_layout(model, n_rs_seq);
-    if (wanted == mode::snapshots || !arch_has_replay(model) || !layout_is_supported(model, layout)) {
+    const auto layout = make_layout(model, n_rs_seq);
+    if (wanted == mode::snapshots || !layout) {
         return nullptr;
     }
     auto state = std::make_shared<eagle_round_state>();
-    state->layout = layout;
+    state->layout = *layout;
     state->fused = wanted == mode::replay;
     for (ggml_backend_dev_t dev : cache_devices(model, offload)) {
         if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_META) {
             return nullptr;
         }
-        state->fused = state->fused && eagle_round_device_knows(dev, layout);
+        state->fused = state->fused && eagle_round_device_knows(dev, *layout);
+    }
+    for (const auto & layer : model.layers) {
+        state->decays.push_back(layer.ssm_a);
     }
     state->cells.resize(n_cells);
     return state;

@@ -30,6 +30,7 @@ struct eagle_round_state {
     bool fused = false;                  // the devices of all layers' caches support the operations of eagle_gdn.h
     bool at_once = false;                // decodes commit all rows (eagle_round_commit_at_once)
     std::vector<ggml_tensor *> records;  // per layer [floats of a row, n_cells]; null: no records
+    std::vector<ggml_tensor *> decays;   // per layer, of Mamba 2: A [1, heads], a weight
     std::vector<eagle_round_cell> cells;
     std::map<llama_seq_id, llama_pos> rounds;  // open rounds (eagle_round.h): their first positions
     std::vector<char>
@@ -48,8 +49,9 @@ struct eagle_round_state {
     // Call it after a state load has written the cells [head, head + n).
     void loaded(uint32_t head, uint32_t n);
 
-    // Values of the graph's I32 input in this mode, for llama_memory_recurrent_context::s_copy.
-    int32_t n_replay(uint32_t cell) const { return (int32_t) cells[cell].n_replay; }
+    // Values of the graph's I32 input in this mode, for llama_memory_recurrent_context::s_copy: the number of records
+    // to replay, or without our operations the place of each sequence's state.
+    int32_t input(uint32_t cell, int i) const { return fused ? (int32_t) cells[cell].n_replay : i; }
 };
 
 // Returns null if replay is not used: other architectures, LLAMA_EAGLE_RS=snapshots, devices that split tensors.

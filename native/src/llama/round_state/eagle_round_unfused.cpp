@@ -22,21 +22,21 @@ ggml_tensor * record_view(ggml_context * ctx, ggml_tensor * records, uint32_t ce
                         records->nb[1], cell * records->nb[1] + part.at * f);
 }
 
-// The parts of the Gated DeltaNet record, in the layout of eagle_gdn.h or of ordinary operations.
-struct gdn_parts {
+// The parts of a scan's record, in the layout of eagle_gdn.h or of ordinary operations.
+struct scan_parts {
     record_part k, v, g, beta;
 
-    explicit gdn_parts(const eagle_round_state & state) {
+    explicit scan_parts(const eagle_round_state & state) {
         const eagle_round_layout & l = state.layout;
-        k = {0, l.head_dim, l.n_k_heads, l.head_dim * l.n_k_heads};
-        v = {0, l.head_dim, l.n_v_heads, l.head_dim * l.n_v_heads};
+        k = {0, l.k_dim, l.n_k_heads, l.k_floats()};
+        v = {0, l.v_dim, l.n_v_heads, l.v_floats()};
         g = beta = {0, 1, l.n_v_heads, l.n_v_heads};
         if (state.fused) {
-            k.at = l.gdn_offset();
+            k.at = l.scan_offset();
             v.at = k.at + k.stride;
             g.at = v.at + v.stride;
             beta.at = g.at + g.stride;
-            k.stride = v.stride = g.stride = beta.stride = l.gdn_floats();
+            k.stride = v.stride = g.stride = beta.stride = l.scan_floats();
         } else {
             const eagle_round_parts p(l);
             k.at = p.k, v.at = p.v, g.at = p.g, beta.at = p.beta;
@@ -57,31 +57,45 @@ ggml_tensor * tokens(ggml_context * ctx, ggml_tensor * t, int64_t first, int64_t
     return ggml_view_4d(ctx, t, t->ne[0], t->ne[1], n, t->ne[3], t->nb[1], t->nb[2], t->nb[3], first * t->nb[2]);
 }
 
-struct gdn_result {
-    ggml_tensor * out;    // [S, H, T, n_seqs]
-    ggml_tensor * state;  // [S * S * H, n_seqs]
+struct scan_result {
+    ggml_tensor * out;    // [v_dim, H, T, n_seqs]
+    ggml_tensor * state;  // [k_dim * v_dim * H, n_seqs]
 };
 
-// The operation requires contiguous, aligned gates.
+// The operations require contiguous, aligned gates.
 ggml_tensor * contiguous(ggml_context * ctx, ggml_tensor * t) {
     return ggml_is_contiguous(t) && t->view_offs % eagle_round_parts::ALIGNMENT == 0 ? t : ggml_cont(ctx, t);
 }
 
-gdn_result plain_gdn(ggml_context * ctx, const eagle_round_gdn & in) {
-    const int64_t S = in.v->ne[0];
+ggml_tensor * plain_operation(ggml_context * ctx, const eagle_round_scan & in, ggml_tensor * places) {
+    ggml_tensor * g = contiguous(ctx, in.g);
+    if (!places) {
+        return ggml_gated_delta_net(ctx, in.q, in.k, in.v, g, contiguous(ctx, in.beta), in.state, 1);
+    }
+    ggml_tensor * dt = ggml_reshape_3d(ctx, g, g->ne[1], g->ne[2], g->ne[3]);
+    return ggml_ssm_scan(ctx, in.state, in.v, dt, in.beta, in.k, in.q, places, 1);
+}
+
+// places: in Mamba 2, I32 [n_seqs], the place of each sequence's state; else null.
+scan_result plain_scan(ggml_context * ctx, const eagle_round_scan & in, ggml_tensor * places) {
+    const int64_t D = in.v->ne[0];
     const int64_t H = in.v->ne[1];
     const int64_t T = in.v->ne[2];
     const int64_t n_seqs = in.v->ne[3];
+    const int64_t state = in.state->ne[0] * D * H;
     const size_t f = sizeof(float);
-    ggml_tensor * r =
-        ggml_gated_delta_net(ctx, in.q, in.k, in.v, contiguous(ctx, in.g), contiguous(ctx, in.beta), in.state, 1);
-    return {ggml_view_4d(ctx, r, S, H, T, n_seqs, S * f, S * H * f, S * H * T * f, 0),
-            ggml_view_2d(ctx, r, S * S * H, n_seqs, S * S * H * f, S * H * T * n_seqs * f)};
+    ggml_tensor * r = plain_operation(ctx, in, places);
+    return {ggml_view_4d(ctx, r, D, H, T, n_seqs, D * f, D * H * f, D * H * T * f, 0),
+            ggml_view_2d(ctx, r, state, n_seqs, state * f, D * H * T * n_seqs * f)};
 }
 
-eagle_round_gdn gdn_tokens(ggml_context * ctx, const eagle_round_gdn & in, int64_t first, int64_t n) {
-    return {tokens(ctx, in.q, first, n), tokens(ctx, in.k, first, n),    tokens(ctx, in.v, first, n),
-            tokens(ctx, in.g, first, n), tokens(ctx, in.beta, first, n), in.state};
+eagle_round_scan scan_tokens(ggml_context * ctx, const eagle_round_scan & in, int64_t first, int64_t n, bool is_ssm) {
+    return {tokens(ctx, in.q, first, n),
+            tokens(ctx, in.k, first, n),
+            tokens(ctx, in.v, first, n),
+            tokens(ctx, in.g, first, n),
+            is_ssm ? in.beta : tokens(ctx, in.beta, first, n),
+            in.state};
 }
 
 // Returns the convolution's window [W, channels] after n tokens that our operations have recorded.
@@ -95,30 +109,33 @@ ggml_tensor * window_after(ggml_context * ctx, const llama_memory_recurrent & me
     return ggml_view_2d(ctx, all, l.conv_window, l.n_channels, all->nb[1], n * f);
 }
 
-// Adds one layer to the graph of eagle_round_commit_cell.
-void commit_layer(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent & mem, size_t il, uint32_t cell) {
+// Adds the replay of one layer's state to the graph of eagle_round_commit_cell.
+void commit_state(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent & mem, size_t il, uint32_t cell,
+                  ggml_tensor * places) {
     const eagle_round_layout & l = mem.eagle->layout;
     ggml_tensor * records = mem.eagle->records[il];
     const int64_t n = mem.eagle->cells[cell].n_kept;
-    const int64_t S = l.head_dim;
-    const gdn_parts p(*mem.eagle);
+    const scan_parts p(*mem.eagle);
 
     ggml_tensor * row = ggml_view_1d(ctx, mem.s_l[il], mem.s_l[il]->ne[0], cell * mem.s_l[il]->nb[1]);
-    eagle_round_gdn in;
+    eagle_round_scan in;
     in.k = record_view(ctx, records, cell, 1, p.k, n);
     in.q = in.k;  // the attention output is not used
     in.v = record_view(ctx, records, cell, 1, p.v, n);
     in.g = record_view(ctx, records, cell, 1, p.g, n);
-    in.beta = record_view(ctx, records, cell, 1, p.beta, n);
-    in.state = ggml_reshape_4d(ctx, row, S, S, l.n_v_heads, 1);
-    const auto result = plain_gdn(ctx, in);
+    in.beta = places ? mem.eagle->decays[il] : record_view(ctx, records, cell, 1, p.beta, n);
+    in.state = ggml_reshape_4d(ctx, row, l.k_dim, l.v_dim, l.n_v_heads, 1);
+    const auto result = plain_scan(ctx, in, places);
     ggml_build_forward_expand(gf, ggml_cpy(ctx, result.state, row));
+}
 
-    if (mem.eagle->fused) {
-        ggml_tensor * window = ggml_view_2d(ctx, mem.r_l[il], l.conv_window, l.n_channels,
-                                            l.conv_window * sizeof(float), cell * mem.r_l[il]->nb[1]);
-        ggml_build_forward_expand(gf, ggml_cpy(ctx, window_after(ctx, mem, il, cell, window, n), window));
-    }
+// Adds the window of one layer that our operations have recorded.
+void commit_window(ggml_context * ctx, ggml_cgraph * gf, llama_memory_recurrent & mem, size_t il, uint32_t cell) {
+    const eagle_round_layout & l = mem.eagle->layout;
+    ggml_tensor * window = ggml_view_2d(ctx, mem.r_l[il], l.conv_window, l.n_channels, l.conv_window * sizeof(float),
+                                        cell * mem.r_l[il]->nb[1]);
+    ggml_tensor * after = window_after(ctx, mem, il, cell, window, mem.eagle->cells[cell].n_kept);
+    ggml_build_forward_expand(gf, ggml_cpy(ctx, after, window));
 }
 
 // Returns the distance of two tensors in the same buffer in bytes; 0 if their buffers differ.
@@ -194,25 +211,27 @@ ggml_backend_sched_t commit_sched(eagle_round_state & state, ggml_backend_sched_
 }  // namespace
 
 // Tokens that can no longer be undone update the cache; the tail only reads it.
-ggml_tensor * eagle_round_unfused_attn(const eagle_round_graph & graph, eagle_round_gdn in) {
+ggml_tensor * eagle_round_unfused_attn(const eagle_round_graph & graph, eagle_round_scan in) {
     ggml_context * ctx = graph.ctx;
     ggml_tensor * cache = in.state;
     const int64_t n_seqs = in.v->ne[3];
     const int64_t tail = std::min(in.v->ne[2], graph.mctx->get_eagle()->n_recorded());
     const int64_t head = in.v->ne[2] - tail;
+    const bool is_ssm = graph.mctx->get_eagle()->layout.kind == eagle_round_kind::ssm;
+    ggml_tensor * places = is_ssm ? graph.n_replay : nullptr;
     ggml_tensor * out = nullptr;
     if (head > 0) {
-        const auto result = plain_gdn(ctx, gdn_tokens(ctx, in, 0, head));
+        const auto result = plain_scan(ctx, scan_tokens(ctx, in, 0, head, is_ssm), places);
         ggml_build_forward_expand(
             graph.gf, ggml_cpy(ctx, result.state, ggml_reshape_2d(ctx, cache, result.state->ne[0], n_seqs)));
         out = result.out;
         in.state = ggml_reshape_4d(ctx, result.state, cache->ne[0], cache->ne[1], cache->ne[2], n_seqs);
     }
     if (tail > 0) {
-        const auto last = gdn_tokens(ctx, in, head, tail);
-        const auto result = plain_gdn(ctx, last);
+        const auto last = scan_tokens(ctx, in, head, tail, is_ssm);
+        const auto result = plain_scan(ctx, last, places);
         out = out ? ggml_concat(ctx, out, result.out, 2) : result.out;
-        const gdn_parts p(*graph.mctx->get_eagle());
+        const scan_parts p(*graph.mctx->get_eagle());
         ggml_tensor * records = graph.mctx->get_eagle()->records[graph.il];
         const uint32_t cell = graph.mctx->get_head();
         const auto store = [&](ggml_tensor * src, record_part part) {
@@ -222,7 +241,9 @@ ggml_tensor * eagle_round_unfused_attn(const eagle_round_graph & graph, eagle_ro
         store(last.k, p.k);
         store(last.v, p.v);
         store(last.g, p.g);
-        store(last.beta, p.beta);
+        if (!is_ssm) {
+            store(last.beta, p.beta);
+        }
     }
     return out;
 }
@@ -258,9 +279,17 @@ ggml_status eagle_round_commit_cell(llama_memory_recurrent & mem, ggml_backend_s
     ggml_init_params params = {mem.eagle->graph_memory.size(), mem.eagle->graph_memory.data(), true};
     ggml_context_ptr ctx(ggml_init(params));
     ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), n_nodes, false);
+    ggml_tensor * places = nullptr;
+    if (mem.eagle->layout.kind == eagle_round_kind::ssm) {
+        places = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1);
+        ggml_set_input(places);
+    }
     for (size_t il = 0; il < mem.s_l.size(); il++) {
-        if (mem.s_l[il]) {
-            commit_layer(ctx.get(), gf, mem, il, cell);
+        if (mem.s_l[il] && !ggml_is_empty(mem.s_l[il])) {
+            commit_state(ctx.get(), gf, mem, il, cell, places);
+        }
+        if (mem.s_l[il] && mem.eagle->fused) {
+            commit_window(ctx.get(), gf, mem, il, cell);
         }
     }
     if (!mem.eagle->fused) {
@@ -273,6 +302,10 @@ ggml_status eagle_round_commit_cell(llama_memory_recurrent & mem, ggml_backend_s
     ggml_backend_sched_reset(sched);
     if (!ggml_backend_sched_alloc_graph(sched, gf)) {
         return GGML_STATUS_ALLOC_FAILED;
+    }
+    if (places) {
+        const int32_t first = 0;
+        ggml_backend_tensor_set(places, &first, 0, sizeof(first));
     }
     return ggml_backend_sched_graph_compute(sched, gf);
 }
