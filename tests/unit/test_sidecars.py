@@ -187,7 +187,7 @@ def test_look_up_gives_way_only_where_nobody_asked_for_it(tmp_path: Path) -> Non
 
 
 def test_a_target_that_copies_its_state_is_looked_up_on_request(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(target := tmp_path / "m.gguf", "lfm2")
+    writer = gguf.GGUFWriter(target := tmp_path / "m.gguf", "bailingmoe3")
     finish(writer, target)
     choice = resolve(target, DraftingOptions())
     assert (choice.options.draft, choice.options.longest) == (NONE, 0)
@@ -224,7 +224,7 @@ def test_the_lists_of_recurrent_architectures_are_those_of_the_build() -> None:
 
     assert listed("is_recurrent") | listed("is_hybrid") == architectures.RECURRENT
     assert listed("supports_rs_rollback") == architectures.REPLAYED | architectures.COPIED
-    assert architectures.REPLAYED == mtp.ARCHITECTURES
+    assert architectures.REPLAYED >= mtp.ARCHITECTURES
 
 
 def test_published_drafts_that_run_has_kept(chosen: Callable[..., str]) -> None:

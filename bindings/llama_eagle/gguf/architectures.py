@@ -10,16 +10,16 @@ from llama_eagle.gguf.header import Header
 FEATURE_TARGETS = frozenset({
     "afmoe", "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bailingmoe3", "bitnet", "bloom",
     "chameleon", "chatglm", "codeshell", "cogvlm", "cohere2", "cohere2moe", "command-r", "dbrx", "deci", "deepseek",
-    "deepseek2", "deepseek2-ocr", "deepseek32", "deepseek4", "dots1", "dots3note", "ernie4_5", "ernie4_5-moe",
-    "exaone", "exaone-moe", "exaone4", "falcon", "gemma", "gemma2", "gemma3", "gemma4", "glm-dsa", "glm4", "glm4moe",
-    "gpt-oss", "gpt2", "gptneox", "granite", "granite_swa", "granitemoe", "grok", "grovemoe", "hunyuan-dense",
-    "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais", "jais2", "laguna", "lfm2", "lfm2moe", "llama", "llama4",
-    "maincoder", "maple", "mellum", "mimo2", "minicpm", "minicpm3", "minimax-m2", "minimax-m3", "mistral3", "mistral4",
-    "mpt", "muse-glimmer", "nanbeige", "nemotron", "nemotron_h", "nemotron_h_moe", "olmo", "olmo2", "olmoe", "openelm",
-    "orion", "paddleocr", "pangu-embedded", "phi2", "phi3", "phimoe", "plamo", "plamo3", "plm", "qwen", "qwen2",
-    "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "refact",
-    "seed_oss", "smallthinker", "smollm3", "spark2_5", "stablelm", "starcoder", "starcoder2", "step35", "talkie",
-    "xverse",
+    "deepseek2", "deepseek2-ocr", "deepseek32", "deepseek4", "dots1", "dots3note", "ernie4_5", "ernie4_5-moe", "exaone",
+    "exaone-moe", "exaone4", "falcon", "falcon-h1", "gemma", "gemma2", "gemma3", "gemma4", "glm-dsa", "glm4", "glm4moe",
+    "gpt-oss", "gpt2", "gptneox", "granite", "granite_swa", "granitehybrid", "granitemoe", "grok", "grovemoe",
+    "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais", "jais2", "laguna", "lfm2", "lfm2moe",
+    "llama", "llama4", "maincoder", "mamba2", "maple", "mellum", "mimo2", "minicpm", "minicpm3", "minimax-m2",
+    "minimax-m3", "mistral3", "mistral4", "mpt", "muse-glimmer", "nanbeige", "nemotron", "nemotron_h", "nemotron_h_moe",
+    "olmo", "olmo2", "olmoe", "openelm", "orion", "paddleocr", "pangu-embedded", "phi2", "phi3", "phimoe", "plamo",
+    "plamo3", "plm", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
+    "qwen3vl", "qwen3vlmoe", "refact", "seed_oss", "smallthinker", "smollm3", "spark2_5", "stablelm", "starcoder",
+    "starcoder2", "step35", "talkie", "xverse",
 })  # fmt: skip
 # Of these, the ones that publish boundary 0, the embeddings, and those that publish the last one, after the last block
 # and before the final norm. Other graphs compute the last block for output rows alone.
@@ -55,11 +55,13 @@ RECURRENT = frozenset({
     "lfm2", "lfm2moe", "mamba", "mamba2", "minimax-01", "nemotron_h", "nemotron_h_moe", "plamo2", "qwen35", "qwen35moe",
     "qwen3next", "qwen4exp", "rwkv6", "rwkv6qwen2", "rwkv7",
 })  # fmt: skip
-REPLAYED = frozenset({"qwen35", "qwen35moe", "qwen3next"})  # keep small records of tokens: docs/round-state.md
-# Keep a copy of the state for each token of the longest draft: llm_arch_supports_rs_rollback.
-COPIED = frozenset({
-    "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen4exp",
+# Keep small records of tokens, which they replay: docs/round-state.md.
+REPLAYED = frozenset({
+    "falcon-h1", "granitehybrid", "lfm2", "lfm2moe", "mamba2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",
+    "qwen3next",
 })  # fmt: skip
+# Keep a copy of the state for each token of the longest draft: llm_arch_supports_rs_rollback.
+COPIED = frozenset({"bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "qwen4exp"})
 
 
 def capture_problem(architecture: str) -> str:

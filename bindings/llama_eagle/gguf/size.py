@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_eagle.errors import EnvironmentFailure
-from llama_eagle.gguf.architectures import REPLAYED
 from llama_eagle.gguf.header import Header, quant_sizes
 from llama_eagle.native.processor import linux
 
@@ -21,6 +20,7 @@ OVERHEAD = 1 << 30  # bytes of address space for graphs, threads and their heaps
 WINDOWED = {
     "cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "olmo2": 4, "smallthinker": 4,
 }  # fmt: skip
+INTERVALS = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}  # as WINDOWED, of layers with attention
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _kv_layers(header: Header) -> list[tuple[int, bool]]:
     )
     per_layer = [(header.number(name, 1, layer), _is_windowed(header, layer)) for layer in range(n_layers)]
     recurrent = header.arch_key("attention.recurrent_layers")
-    interval = header.arch_key("full_attention_interval", 4 if header.architecture in REPLAYED else 1)
+    interval = header.arch_key("full_attention_interval", INTERVALS.get(header.architecture, 1))
     if isinstance(recurrent, list):
         return [layer for layer, is_recurrent in zip(per_layer, recurrent, strict=False) if not is_recurrent]
     return [layer for i, layer in enumerate(per_layer) if (i + 1) % interval == 0]
