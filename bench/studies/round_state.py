@@ -14,22 +14,23 @@ import argparse
 import json
 import statistics
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from llama_eagle.bench.round_context import REPLAY, SNAPSHOTS, RoundContext, RoundModel
 from llama_eagle.synthetic.recurrent import Shape, write_recurrent
 
+SMALL = Shape(n_embd=32, n_ff=32, quantized=True)
+
 
 def gated_delta_net(n_layer: int, v_heads: int) -> tuple[str, Shape]:
-    small = {"n_embd": 32, "n_ff": 32, "quantized": True}
-    return "qwen35", Shape(n_layer + 1, attention_every=n_layer + 1, k_heads=16, v_heads=v_heads, **small)
+    return "qwen35", replace(SMALL, n_layer=n_layer + 1, attention_every=n_layer + 1, k_heads=16, v_heads=v_heads)
 
 
 def mamba2(n_layer: int, groups: int, heads: int, channels: int, state: int = 128) -> tuple[str, Shape]:
-    sizes = {"k_heads": groups, "v_heads": heads, "channels": channels, "state": state}
-    return "mamba2", Shape(n_layer, n_embd=32, quantized=True, **sizes)
+    shape = replace(SMALL, n_layer=n_layer, k_heads=groups, v_heads=heads, channels=channels, state=state)
+    return "mamba2", shape
 
 
 # Recurrent layers and heads of models with conv kernel 4; head size 128 in Gated DeltaNet.
@@ -41,7 +42,7 @@ MODELS = {
     "Granite 4.0-H-Micro": mamba2(36, 1, 64, 64),
     "Falcon-H1-7B": mamba2(44, 1, 24, 128, 256),
     "Nemotron-H-8B": mamba2(24, 8, 128, 64),
-    "LFM2-1.2B": ("lfm2", Shape(11, attention_every=11, n_embd=2048, n_ff=32, n_head=64, quantized=True)),
+    "LFM2-1.2B": ("lfm2", replace(SMALL, n_layer=11, attention_every=11, n_embd=2048, n_head=64)),
 }
 
 
