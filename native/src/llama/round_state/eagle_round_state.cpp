@@ -103,6 +103,17 @@ std::optional<eagle_round_layout> make_layout(const llama_model & model, uint32_
     return has_sizes && scan_is_supported(*layout) ? layout : std::nullopt;
 }
 
+// Graphs of Mamba 2 that copy states have more nodes than llama.cpp reserves, and would end the process.
+void refuse_copies(const llama_model & model, uint32_t n_rs_seq) {
+    const auto kind = arch_layout(model);
+    if (n_rs_seq > 0 && kind && kind->kind == eagle_round_kind::ssm) {
+        throw std::runtime_error(format(
+            "states of %u values for each channel cannot be replayed (a multiple of 16 up to 256 can): create the "
+            "context with n_rs_seq = 0",
+            model.hparams.ssm_d_state));
+    }
+}
+
 // Returns the devices of the recurrent layers' caches.
 std::vector<ggml_backend_dev_t> cache_devices(const llama_model & model, bool offload) {
     std::vector<ggml_backend_dev_t> devices;
@@ -157,7 +168,11 @@ std::shared_ptr<eagle_round_state> eagle_round_state_new(const llama_model & mod
                                                          uint32_t n_rs_seq) {
     const mode wanted = mode_from_environment();
     const auto layout = make_layout(model, n_rs_seq);
-    if (wanted == mode::snapshots || !layout) {
+    if (wanted == mode::snapshots) {
+        return nullptr;
+    }
+    if (!layout) {
+        refuse_copies(model, n_rs_seq);
         return nullptr;
     }
     auto state = std::make_shared<eagle_round_state>();
