@@ -18,8 +18,9 @@ from fixtures.targets import make_target
 from llama_eagle.convert.adapters import Merge, convert_adapter, read_adapter
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.convert.targets import TargetOptions, convert_target
-from llama_eagle.drop_in.parts import apply_adapter
 from llama_eagle.errors import ConversionError
+from llama_eagle.sessions.models import load_adapter, set_adapter
+from llama_eagle.sessions.options import Lora
 from transformers import AutoModelForCausalLM
 
 pytestmark = [pytest.mark.slow, pytest.mark.native]
@@ -97,14 +98,10 @@ def logits_of(model: Any) -> np.ndarray:
 
 
 def logits_of_gguf(path: Path, lora: Path | None = None, scale: float = 1.0) -> np.ndarray:
-    import llama_cpp
-
     with NativeTarget(path) as target:
-        adapter = apply_adapter(target.model, target.ctx, str(lora), scale) if lora else None
-        found = np.array(target.decode(TOKENS)[0])
-        if adapter:
-            llama_cpp.llama_adapter_lora_free(adapter)
-    return found
+        if lora:
+            set_adapter(target.ctx, load_adapter(target.model, lora), Lora(lora, scale))
+        return np.array(target.decode(TOKENS)[0])
 
 
 def require_close(found: np.ndarray, expected: np.ndarray) -> None:

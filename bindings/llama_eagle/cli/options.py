@@ -17,7 +17,7 @@ from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.native.limits import CHAT_CONTEXT, MAX_INT, read_number
 from llama_eagle.native.processor.threads import read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.sessions.options import ContextOptions, LoadOptions, batch_too_small
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, batch_too_small, read_lora
 
 
 def _threads(value: str | int) -> int:
@@ -283,7 +283,24 @@ class Devices:
 
 
 @dataclass(frozen=True)
-class ServedComputing(Devices):
+class Loading(Devices):
+    """Placement of layers, and the target's adapter."""
+
+    lora: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[:SCALE]",
+            help="LoRA adapter of the target, from `convert ADAPTER --target`, and its strength (default: 1).",
+        ),
+    ] = None
+
+    def load(self) -> LoadOptions:
+        """Return the library's options. Raises `UsageError` for a wrong scale."""
+        return replace(super().load(), lora=None if self.lora is None else read_lora(self.lora))
+
+
+@dataclass(frozen=True)
+class ServedComputing(Loading):
     """Placement and computation of the target in llama-server, whose batch is one micro-batch."""
 
     threads: Threads = ContextOptions.n_threads

@@ -47,7 +47,6 @@ from llama_eagle.drop_in.options import (  # noqa: E402
 from llama_eagle.drop_in.parts import (  # noqa: E402
     ContextView,
     ModelView,
-    apply_adapter,
     require_grammar,
     with_llama_cpp_reason,
 )
@@ -64,8 +63,8 @@ from llama_eagle.native.limits import MAX_EXACT_DRAFT  # noqa: E402
 from llama_eagle.sessions import exact as exact_mode  # noqa: E402
 from llama_eagle.sessions.checkpoints import CheckpointStore  # noqa: E402
 from llama_eagle.sessions.devices import draft_options  # noqa: E402
-from llama_eagle.sessions.models import Model, check_rollback  # noqa: E402
-from llama_eagle.sessions.options import MTP  # noqa: E402
+from llama_eagle.sessions.models import Model, check_rollback, load_adapter, set_adapter  # noqa: E402
+from llama_eagle.sessions.options import MTP, Lora  # noqa: E402
 from llama_eagle.sessions.session import DraftLike, EagleSession  # noqa: E402
 from llama_eagle.sessions.text import Tokenizer, read_ids  # noqa: E402
 from llama_eagle.sessions.text_memory import TextMemory  # noqa: E402
@@ -156,8 +155,8 @@ class EagleLlama(Completions, Closing):
     def _apply_adapter(self, path: str | PathLike[str] | None) -> None:
         if path:
             self.lora_path = fspath(path)
-            adapter = apply_adapter(self._model.model, self._ctx.ctx, self.lora_path, self.lora_scale)
-            self._stack.callback(llama_cpp.llama_adapter_lora_free, adapter)
+            lora = Lora(Path(self.lora_path), self.lora_scale)
+            set_adapter(self._ctx.ctx, load_adapter(self._model.model, lora.path), lora)  # freed with the model
 
     def _load_draft(self, given: dict[str, Any]) -> DraftLike | None:
         options = self._options
@@ -355,6 +354,8 @@ class EagleLlama(Completions, Closing):
 
         `generate` and `chat` do this by themselves. Call it once, before `close`.
         """
+        if self.lora_path:  # of another text
+            return
         pair = Path(self.model_path), self._options.draft_file
         learn_acceptance(self.speculative_totals, self._session.draft_kind, *pair)
 

@@ -340,4 +340,5 @@ def from_options(drafting: DraftingOptions, context: ContextOptions, load: LoadO
         "n_gpu_layers": load.n_gpu_layers,
         "rpc_servers": ",".join(load.rpc_servers) or None,
         "tensor_split": list(load.tensor_split) or None,
+        **({} if load.lora is None else {"lora_path": load.lora.path, "lora_scale": load.lora.scale}),
     }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,18 +55,3 @@ def require_grammar(vocab: Any, grammar: Any) -> None:
     if grammar is None:
         return
     calls.check_grammar(vocab, grammar._grammar, grammar._root)
-
-
-def apply_adapter(model: Any, ctx: Any, path: str, scale: float) -> Any:
-    """Load a LoRA adapter and apply it to a context. Returns the pointer to free. Raises `InputError`."""
-    import llama_cpp
-
-    log.clear()
-    adapter = llama_cpp.llama_adapter_lora_init(model, os.fsencode(path))
-    if not adapter:  # a null pointer is not None
-        raise InputError(f"{path}: {log.first_error() or 'no reason given'}. Use an adapter of this model.")
-    adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter)
-    if llama_cpp.llama_set_adapters_lora(ctx, adapters, 1, (ctypes.c_float * 1)(scale)):
-        llama_cpp.llama_adapter_lora_free(adapter)
-        raise InputError(f"{path}: {log.first_error() or 'it cannot be applied'}. Use an adapter of this model.")
-    return adapter

@@ -19,6 +19,7 @@ from llama_eagle.gguf.pairing import DRAFT_KINDS, read_draft, require_models, wi
 from llama_eagle.gguf.rotation import default_context, scaling_included
 from llama_eagle.gguf.size import DraftContext, Slots, require_memory
 from llama_eagle.gguf.validate import small
+from llama_eagle.gguf.validate.adapters import require_adapter
 from llama_eagle.gguf.validate.assistant import ASSISTANT
 from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
@@ -34,7 +35,7 @@ from llama_eagle.serving.extra_args import (
 )
 from llama_eagle.sessions.chat_template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
-from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, batch_too_small
+from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, Lora, batch_too_small
 from llama_eagle.vision.encoder import require_encoder
 
 TEST_CHAT = {
@@ -177,6 +178,8 @@ def check(options: ServerOptions) -> Checked:
     for problem in (found.shortened, without_text(target) if generates else None):
         if problem:
             console.warn(problem)
+    if options.load.lora is not None:
+        require_adapter(options.load.lora.path, files)
     require_servers(options.load, files, None if own_head else draft)
     if options.load.n_gpu_layers == 0:
         types = (CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v])
@@ -282,8 +285,24 @@ def _drafting_args(served: Checked) -> Iterator[str]:
 def _device_args(load: LoadOptions) -> Iterator[str]:
     if load.rpc_servers:
         yield from ("--rpc", ",".join(load.rpc_servers))
+    if load.lora is not None:
+        yield from _adapter_args(load.lora)
     if load.tensor_split:
         yield from ("--tensor-split", ",".join(map(str, load.tensor_split)))
+
+
+def _adapter_args(lora: Lora) -> tuple[str, str]:
+    """Return the argument of an adapter. llama-server reads a list of files, which commas and quotes separate."""
+    if lora.scale == 1:
+        return "--lora", listed(str(lora.path))
+    if ":" in str(lora.path):
+        raise UsageError(f"lora {lora.path}: llama-server reads no scale after a name with a colon. Rename the file.")
+    return "--lora-scaled", listed(f"{lora.path}:{lora.scale!r}")
+
+
+def listed(value: str) -> str:
+    """Return one entry of llama-server's lists."""
+    return '"' + value.replace('"', '""') + '"' if {",", '"'} & {*value} else value
 
 
 def _layers(n: int) -> str:

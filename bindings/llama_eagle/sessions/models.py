@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import warnings
 from collections.abc import Callable
@@ -9,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputError
+from llama_eagle.errors import EagleError, EnvironmentFailure, IncompatibleModels, InputError
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import require_models, without_text
 from llama_eagle.gguf.rotation import beyond_training, trained_context
 from llama_eagle.gguf.size import DraftContext, require_memory
+from llama_eagle.gguf.validate.adapters import require_adapter
 from llama_eagle.native import callbacks, log, rpc
 from llama_eagle.native.calls import library
 from llama_eagle.native.closing import Closing
@@ -25,6 +27,7 @@ from llama_eagle.sessions.options import (
     MTP,
     ContextOptions,
     LoadOptions,
+    Lora,
     PairOptions,
 )
 
@@ -36,6 +39,8 @@ class Model(Closing):
         self.header = file if isinstance(file, Header) else read_model(file)[0]
         self.path = self.header.path
         self.n_gpu_layers = options.n_gpu_layers
+        self.lora = options.lora
+        self._adapter: Any = None  # the model frees it
         self.handle: Any = None
         self._load(options)
 
@@ -91,6 +96,17 @@ class Model(Closing):
                 f"{self.path}: llama.cpp could not load it: {log.first_error() or 'no reason given'}. "
                 "See its log (verbose=True); convert the model again if it is an old file."
             )
+        if self.lora is not None and not options.no_alloc:
+            try:
+                self._adapter = load_adapter(self.handle, self.lora.path)
+            except BaseException:
+                self.close()
+                raise
+
+    def adapt(self, context: Any) -> None:
+        """Apply the model's adapter to a context of it. Raises `InputError`."""
+        if self.lora is not None and self._adapter is not None:
+            set_adapter(context, self._adapter, self.lora)
 
 
 class Context(Closing):
@@ -120,7 +136,8 @@ class Context(Closing):
         self.n_ctx = options.n_ctx  # llama.cpp rounds its n_ctx up, but the requested size is the limit
         try:
             check_rollback(self.handle, model.has_recurrent_state, options.n_rs_seq)
-        except IncompatibleModels:
+            model.adapt(self.handle)
+        except EagleError:
             self.close()
             raise
         if problem := beyond_training(model.header, options.n_ctx):
@@ -156,6 +173,8 @@ class ModelPair(Closing):
         own_head = options.draft == MTP
         target = read_model(options.target)[1]
         header, draft = require_models(target, target if own_head else options.draft)
+        if options.load.lora is not None:
+            require_adapter(options.load.lora.path, target)
         if problem := without_text(header):
             warnings.warn(problem, stacklevel=2)
         require_servers(options.load, target, None if own_head else draft)
@@ -178,6 +197,27 @@ class ModelPair(Closing):
         if self.draft is not None:
             self.draft.close()
         self.target.close()
+
+
+def load_adapter(model: Any, path: Path) -> Any:
+    """Load a LoRA adapter, which was checked, and return llama.cpp's pointer. Raises `InputError`."""
+    import llama_cpp
+
+    log.clear()
+    adapter = llama_cpp.llama_adapter_lora_init(model, os.fsencode(path))
+    if not adapter:  # a null pointer is not None
+        raise InputError(f"{path}: {log.first_error() or 'no reason given'}. Use an adapter of this model.")
+    return adapter
+
+
+def set_adapter(ctx: Any, adapter: Any, lora: Lora) -> None:
+    """Apply a loaded adapter to a context, from its next token on. Raises `InputError`."""
+    import llama_cpp
+
+    log.clear()
+    adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter)
+    if llama_cpp.llama_set_adapters_lora(ctx, adapters, 1, (ctypes.c_float * 1)(lora.scale)):
+        raise InputError(f"{lora.path}: {log.first_error() or 'it cannot be applied'}. Use an adapter of this model.")
 
 
 def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:

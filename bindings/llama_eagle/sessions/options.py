@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llama_eagle.errors import refuse
+from llama_eagle.errors import UsageError, refuse
 from llama_eagle.native.limits import LONGEST, MAX_CONTEXT, MAX_FLOAT, MAX_INT
 from llama_eagle.native.processor.threads import read_threads
 
@@ -24,6 +25,28 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 
 @dataclass(frozen=True)
+class Lora:
+    """A LoRA adapter of a target, as GGUF, and its strength."""
+
+    path: Path
+    scale: float = 1.0
+
+
+def read_lora(text: str) -> Lora:
+    """Parse FILE or FILE:SCALE."""
+    path, colon, scale = text.rpartition(":")
+    try:
+        number = float(scale)
+    except ValueError:
+        return Lora(Path(text))
+    if not colon or Path(text).exists():
+        return Lora(Path(text))
+    if not path or not abs(number) <= MAX_FLOAT:
+        raise UsageError(f"lora {text!r}: give FILE or FILE:SCALE with a finite scale, such as lora.gguf:0.5.")
+    return Lora(Path(path), number)
+
+
+@dataclass(frozen=True)
 class LoadOptions:
     """Options for loading a model. `n_gpu_layers` -1 offloads every layer.
 
@@ -31,7 +54,7 @@ class LoadOptions:
     SPLIT_NONE all layers are on the GPU with number `main_gpu`.
 
     rpc_servers: HOST:PORT of RPC servers, which get layers before the local GPUs; with servers, `n_gpu_layers` 0 means
-    all. devices: ggml's devices to use, instead of all.
+    all. devices: ggml's devices to use, instead of all. lora: adapter of a target, for every context of it.
     """
 
     n_gpu_layers: int = 0
@@ -46,6 +69,7 @@ class LoadOptions:
     no_alloc: bool = False  # load headers only; nothing can be computed
     vocab_only: bool = False  # load the vocabulary only
     on_progress: Callable[[float], None] | None = None  # called with 0..1
+    lora: Lora | None = None
 
     def __post_init__(self) -> None:
         refuse(
@@ -67,7 +91,9 @@ def for_draft(target: LoadOptions, n_gpu_layers: int | None) -> LoadOptions:
     if target.split_mode != SPLIT_NONE and any(shares) and not (0 <= gpu < len(shares) and shares[gpu]):
         gpu = next(i for i, share in enumerate(shares) if share)
     layers = target.n_gpu_layers if n_gpu_layers is None else n_gpu_layers
-    return replace(target, n_gpu_layers=layers, main_gpu=gpu, split_mode=SPLIT_NONE, tensor_split=(), load_mtp=True)
+    return replace(
+        target, n_gpu_layers=layers, main_gpu=gpu, split_mode=SPLIT_NONE, tensor_split=(), load_mtp=True, lora=None
+    )
 
 
 def batch_too_small(n_batch: int, n_ubatch: int, longest: int) -> str | None:

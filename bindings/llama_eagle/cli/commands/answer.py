@@ -97,7 +97,16 @@ def answer(
         )
     )  # fmt: skip
     questions = _questions(served, found, params, n_predict, raw)
-    same = identity(found, model.resolve(), model.stat().st_size, params, n_predict, served.n_slot, questions.is_chat)
+    same = identity(
+        found,
+        model.resolve(),
+        model.stat().st_size,
+        params,
+        n_predict,
+        served.n_slot,
+        questions.is_chat,
+        *_adapter(served),
+    )
     with closing(Journal(output, same, overwrite)) as journal:
         n_earlier = len(journal.answers)
         if n_earlier:
@@ -108,6 +117,12 @@ def answer(
         n_tokens, seconds = _answer_missing(served, key, found, questions, journal)
         journal.finish()
     _report(output, list(journal.answers.values()), n_earlier, n_tokens, seconds, json)
+
+
+def _adapter(served: Checked) -> tuple[object, ...]:
+    """Return what tells the answers with an adapter from those without it, or with another."""
+    lora = served.options.load.lora
+    return () if lora is None else (lora.path.resolve(), lora.path.stat().st_size, lora.scale)
 
 
 def _answer_missing(

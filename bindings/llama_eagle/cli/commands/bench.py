@@ -15,9 +15,9 @@ from llama_eagle.cli.options import (
     MODEL_HELP,
     CacheTypeK,
     CacheTypeV,
-    Devices,
     DraftGpuLayers,
     Json,
+    Loading,
     Overwrite,
     PMin,
     Threads,
@@ -140,7 +140,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Runs(Devices):
+class Runs(Loading):
     """Settings of the measurement."""
 
     n_draft: Annotated[
@@ -271,6 +271,8 @@ def _refuse_conflicts(pair: Pair, runs: Runs) -> None:
         raise UsageError(f"--peers {runs.peers!r}: the only peer is upstream.")
     if runs.peers and runs.rpc:
         raise UsageError("--peers upstream is built without RPC. Leave one of --peers and --rpc out.")
+    if runs.peers and runs.lora:
+        raise UsageError("--peers upstream: llama-bench has no adapters. Leave one of --peers and --lora out.")
     if (pair.synthetic is None) == (pair.model is None):
         raise UsageError("give either --synthetic SHAPE or -m MODEL.")
     if pair.draft == NONE:

@@ -10,7 +10,7 @@ import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
-from llama_eagle.cli.options import ADVANCED, Devices, Drafting, Json, Overwrite, Sampling, Target, Threads, Vision
+from llama_eagle.cli.options import ADVANCED, Drafting, Json, Loading, Overwrite, Sampling, Target, Threads, Vision
 from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor.threads import n_threads
@@ -48,7 +48,7 @@ def evaluate(
     vision: Vision,
     drafting: EvaluationDrafting,
     sampling: EvaluationSampling,
-    devices: Devices,
+    devices: Loading,
     data: Annotated[
         list[str] | None,
         typer.Option(

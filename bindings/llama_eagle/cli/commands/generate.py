@@ -274,7 +274,8 @@ def _generate(
         watch = Watch(on_text, on_prompt, compare=console.on_terminal() and on_text is not None)
         tokenizer = Tokenizer(pair.target)
         result = generate(session, tokenizer, ids, options, drafting=drafts, pictures=pictures, watch=watch)
-        learn_acceptance(result.speculative, session.draft_kind, pair.target.path, drafts.draft_file)
+        if pair.target.lora is None:  # another text is accepted differently
+            learn_acceptance(result.speculative, session.draft_kind, pair.target.path, drafts.draft_file)
         return replace(result, draft_device=session.draft_device)
 
 
