@@ -11,6 +11,7 @@ REASONS = {
     415: "this server reads no compressed bodies: leave out Content-Encoding",
     416: "the header Range is wrong: leave it out",
 }
+OLLAMA = "/api/"
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 503: "unavailable_error"}
 # Anthropic's types for those statuses whose type differs from ours
 MESSAGES_KINDS = {413: "request_too_large", 503: "overloaded_error"}
@@ -25,6 +26,8 @@ class Refusal(Exception):
 
     def body(self, path: str, headers: Mapping[bytes, bytes]) -> bytes:
         """Return the body of the response to this request."""
+        if path.startswith(OLLAMA):
+            return json.dumps({"error": str(self)}).encode()
         return error_body(self.status, str(self), is_messages(path, headers))
 
 

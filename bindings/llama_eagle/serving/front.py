@@ -22,6 +22,7 @@ from llama_eagle.native.processor.competition import watch_process
 from llama_eagle.serving.api_errors import REASONS, error_body
 from llama_eagle.serving.child import Child
 from llama_eagle.serving.http import IDLE_S, Front
+from llama_eagle.serving.ollama import ROUTES
 from llama_eagle.serving.process import PromptLines, _follow, _start_server, _until_end
 from llama_eagle.serving.settings import FrontSettings
 
@@ -50,7 +51,7 @@ def run(
             sys.stdout.flush()
 
         def follow() -> str:
-            front = Front(child, settings)
+            front = Front(child, settings, ROUTES)
             return asyncio.run(_serve(front, listener, lambda: _follow(process, verbose, announce, PromptLines())))
 
         return _until_end(process, follow, "See --verbose.")
