@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llama_eagle.convert.drafts.config import ACCEPTANCE
+from llama_eagle.convert.drafts.config import ACCEPTANCE, TRAINED_LENGTH
 from llama_eagle.convert.drafts.layers import resolve_layer_ids
 from llama_eagle.convert.export.engines import speculators_header
 from llama_eagle.convert.source import open_checkpoint
@@ -75,11 +75,12 @@ def export_draft(
     embedding: Tensor,
     target: DraftOf,
     acceptance: Sequence[float] = (),
+    trained_length: int = 0,
 ) -> None:
     """Write config.json and model.safetensors (BF16). Each file is written completely or not at all.
 
     draft_ids: [D]. embedding: [V, H]. acceptance: rates by position on held-out data, which `convert` passes on as the
-    draft's price.
+    draft's price. trained_length: tokens of the longest training text; 0: unknown.
     """
     tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in draft.state_dict().items()}
     n_draft, n_vocab = len(draft_ids), len(embedding)
@@ -92,13 +93,17 @@ def export_draft(
     config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, target.aux_layers), target)
     if acceptance:
         config[ACCEPTANCE] = list(acceptance)
+    if trained_length:
+        config[TRAINED_LENGTH] = trained_length
     folder.mkdir(parents=True, exist_ok=True)
     weights, settings = (folder / name for name in DRAFT_FILES)
     write_tensors(weights, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     write_whole(settings, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
 
 
-def export_head(head: MTPHead, info: TargetInfo, folder: Path, acceptance: Sequence[float] = ()) -> None:
+def export_head(
+    head: MTPHead, info: TargetInfo, folder: Path, acceptance: Sequence[float] = (), trained_length: int = 0
+) -> None:
     """Write mtp-NAME.gguf for a target that is a GGUF; otherwise a checkpoint for `convert --mtp-only`.
 
     That checkpoint is the target's settings, its tokenizer, the head, and the other tensors of the target that such a
@@ -106,7 +111,8 @@ def export_head(head: MTPHead, info: TargetInfo, folder: Path, acceptance: Seque
     """
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(info, EngineTargetInfo):
-        write_head(dict(head.named_parameters()), info.parts, folder / head_name(info.folder), acceptance)
+        path = folder / head_name(info.folder)
+        write_head(dict(head.named_parameters()), info.parts, path, acceptance, trained_length)
         return
     target = open_checkpoint(info.folder)
     shared = [name for name in target.names() if name.endswith(HEAD_SHARES) and not name.startswith("mtp.")]

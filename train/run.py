@@ -290,7 +290,9 @@ def _draft(
     """Build a draft before its first step, wrapped in its training pass, and its export function."""
     if settings.mtp:
         head = make_head(info, frozen, ids, settings.seed, Path(settings.init) if settings.init else None)
-        return _pass(settings, head, frozen, ids), partial(export_head, head, info, settings.output)
+        return _pass(settings, head, frozen, ids), partial(
+            export_head, head, info, settings.output, trained_length=settings.max_length
+        )
     geometry = choose_geometry(settings, info, len(ids), earlier)
     draft = make_draft(geometry, frozen, ids, settings.seed, earlier)
     name = Path(settings.target)
@@ -303,6 +305,7 @@ def _draft(
             draft_ids=ids,
             embedding=frozen.embedding,
             acceptance=acceptance,
+            trained_length=settings.max_length,
             target=DraftOf(str(name.resolve() if name.exists() else name), info.architecture, info.aux_layers),
         )
 

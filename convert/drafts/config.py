@@ -17,6 +17,7 @@ from llama_eagle.errors import ConfigError
 
 WHERE = "config.json"
 ACCEPTANCE = "held_out_acceptance"  # of our trainer: rates by position on its held-out data
+TRAINED_LENGTH = "trained_length"  # of our trainer: tokens of its longest text
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class DraftConfig:
     logit_scale: float
     logit_softcap: float | None
     acceptance: list[float]  # by position, on the trainer's held-out data; empty if unknown
+    trained_length: int | None
 
     @property
     def is_gemma(self) -> bool:
@@ -126,6 +128,7 @@ def read_config(data: dict[str, Any]) -> DraftConfig:
         logit_scale=1.0 if scale is None else scale,
         logit_softcap=layer.number("final_logit_softcapping"),
         acceptance=_acceptance(raw),
+        trained_length=raw.integer(TRAINED_LENGTH),
     )
 
 

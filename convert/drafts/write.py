@@ -22,7 +22,7 @@ from llama_eagle.convert.source.weights import PIECE, Weights
 from llama_eagle.convert.table import Dims, Plan, Planned, computed, stored_type
 from llama_eagle.convert.writer import GGUFOutput, Progress, gguf_output
 from llama_eagle.errors import ConversionError
-from llama_eagle.gguf.names import HELD_OUT
+from llama_eagle.gguf.names import HELD_OUT, TRAINED_LENGTH
 
 _FIXED = {"d2t": "i64", "extended": "i32"}  # types independent of --outtype
 
@@ -87,6 +87,8 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
     for name, value in keys.items():
         out.key(f"{ARCH}.{name}", value)
     out.key(HELD_OUT, draft.config.acceptance, "f32")
+    if draft.config.trained_length:
+        out.key(TRAINED_LENGTH, draft.config.trained_length)
     target.write_tokenizer(out)
 
 

@@ -17,6 +17,11 @@ LLAMA_API int32_t eagle_choice(struct llama_context * ctx, int32_t row, llama_to
 // this thread opens from now on. Default: F16.
 LLAMA_API int32_t eagle_set_draft_kv_type(int32_t type);
 
+// Number of the last rows of a text that the session's draft attends to: chosen by acceptance, or n from now on. 0: the
+// draft has no such window.
+LLAMA_API int32_t eagle_draft_window(const eagle_session * session);
+LLAMA_API int32_t eagle_fix_draft_window(eagle_session * session, int32_t n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.mtp_files import write_head_alone
-from fixtures.native import NativeTarget, accept, load_model
+from fixtures.native import NativeTarget, accept, fix_window, load_model
 from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.errors import IncompatibleModels
@@ -153,6 +153,19 @@ def test_a_memory_that_slides(target: MtpTarget) -> None:
         rounds.round(1)
         draft.close()
         restored.close()
+
+
+def test_a_window_that_changes(target: MtpTarget) -> None:
+    """Narrower and wider again, also than the text was while another one was used."""
+    with target.open(n_ctx=2048) as context:
+        draft, reference = NativeMtp(context), MTPReference(target.folder)
+        rounds = Rounds(target, draft, reference)
+        for n, window in ((300, 40), (600, 300), (20, 900), (400, 64), (200, 1100)):
+            fix_window(draft.session, window)
+            reference.window = window
+            rounds.eval(n)
+            rounds.round(3)
+        draft.close()
 
 
 def test_a_draft_ends_before_it_becomes_too_improbable(target: MtpTarget) -> None:

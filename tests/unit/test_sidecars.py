@@ -131,12 +131,16 @@ def test_a_draft_that_does_not_pay_is_left_out(tmp_path: Path, monkeypatch: pyte
 def test_acceptance_of_training_is_in_the_file(tmp_path: Path) -> None:
     """A draft that hardly learned anything has a price below plain decoding."""
     target = make_target_gguf(tmp_path / "m.gguf")
-    for name, rates in (("good", [0.8, 0.7]), ("poor", [0.05, 0.01])):
+    for name, rates, length in (("good", [0.8, 0.7], 512), ("poor", [0.05, 0.01], None)):
         folder = make_draft(tmp_path / name, DraftSpec())
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "held_out_acceptance": rates}))
+        (folder / "config.json").write_text(
+            json.dumps({**config, "held_out_acceptance": rates, "trained_length": length})
+        )
         convert_draft(folder, target, tmp_path / f"{name}.gguf")
-        cost = price(read_model(target)[1], read_model(tmp_path / f"{name}.gguf")[1])
+        header = read_model(tmp_path / f"{name}.gguf")[1]
+        assert header[0].keys.get("llama_eagle.trained_length") == length
+        cost = price(read_model(target)[1], header)
         assert (cost.acceptance, cost.pays) == ("held out", name == "good")
         assert str(cost).endswith("computed from bytes and held-out acceptance")
 

@@ -14,7 +14,7 @@ from llama_eagle.convert.writer import gguf_output
 from llama_eagle.errors import InputError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.header import Header, read_model
-from llama_eagle.gguf.names import HELD_OUT
+from llama_eagle.gguf.names import HELD_OUT, TRAINED_LENGTH
 from llama_eagle.gguf.tensors import read_rows
 from numpy.typing import NDArray
 from torch import Tensor
@@ -55,12 +55,16 @@ def _read(parts: Sequence[Header], block: int, names: Mapping[str, str]) -> dict
 
 
 def write_head(
-    tensors: Mapping[str, Tensor], parts: Sequence[Header], path: Path, acceptance: Sequence[float] = ()
+    tensors: Mapping[str, Tensor],
+    parts: Sequence[Header],
+    path: Path,
+    acceptance: Sequence[float] = (),
+    trained_length: int = 0,
 ) -> None:
     """Write a head with the target's keys, embeddings, norm and output matrix; all or nothing.
 
     tensors: in a checkpoint's names and shapes, norms with their whole gain. acceptance: rates by position on held-out
-    data.
+    data. trained_length: tokens of the longest training text; 0: unknown.
     """
     first = parts[0]
     n_layers, prefix = mtp.n_layers(first), f"{first.architecture}."
@@ -71,6 +75,8 @@ def write_head(
         out.key(f"{prefix}block_count", n_layers + 1)
         out.key(f"{prefix}nextn_predict_layers", 1)
         out.key(HELD_OUT, list(acceptance), "f32")
+        if trained_length:
+            out.key(TRAINED_LENGTH, trained_length)
         if recurrent := first.arch_key("attention.recurrent_layers"):
             out.key(f"{prefix}attention.recurrent_layers", [*recurrent[:n_layers], False])
         for name in SHARED:

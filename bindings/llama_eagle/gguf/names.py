@@ -22,6 +22,7 @@ DRAFT_KINDS = {  # by architecture: models that only draft
     ASSISTANT: "an assistant of Gemma 4",
 }
 HELD_OUT = "llama_eagle.held_out_acceptance"  # key of a draft: acceptance rates by position, from the trainer
+TRAINED_LENGTH = "llama_eagle.trained_length"  # key of a draft: tokens of its longest training text, from the trainer
 FEATURE_DRAFTS = frozenset(DRAFT_KINDS) - {ASSISTANT}  # read the target's states, and its head if they have none
 _ROLES = {
     "mmproj": "mmproj",

@@ -21,7 +21,7 @@ constexpr float MAX_LOGIT = 3e38f;
 }  // namespace
 
 bool DraftPart::operator<(const DraftPart & other) const {
-    return std::tie(seq, n_in) < std::tie(other.seq, other.n_in);
+    return std::tie(seq, n_in, first_kv) < std::tie(other.seq, other.n_in, other.first_kv);
 }
 
 bool DraftShape::operator<(const DraftShape & other) const {
@@ -224,9 +224,10 @@ void GraphBuilder::store_kv(size_t il, ggml_tensor * k, ggml_tensor * v, Rows ro
     }
 }
 
-ggml_tensor * GraphBuilder::heads_of_cache(ggml_tensor * kv) {
-    ggml_tensor * t = ggml_view_3d(ctx, kv, m.n_head_dim, m.n_head_kv, g.shape.n_kv,
-                                   ggml_row_size(kv->type, m.n_head_dim), kv->nb[1], 0);
+ggml_tensor * GraphBuilder::heads_of_cache(ggml_tensor * kv, size_t part) {
+    ggml_tensor * t =
+        ggml_view_3d(ctx, kv, m.n_head_dim, m.n_head_kv, g.shape.n_kv, ggml_row_size(kv->type, m.n_head_dim), kv->nb[1],
+                     g.shape.parts[part].first_kv * kv->nb[1]);
     return ggml_permute(ctx, t, 0, 2, 1, 3);
 }
 
@@ -246,8 +247,8 @@ ggml_tensor * GraphBuilder::attention_of(size_t part, size_t il, ggml_tensor * q
     ggml_tensor * all = m.is_windowed(il) ? g.mask_window : g.mask;
     ggml_tensor * mask = ggml_view_2d(ctx, all, all->ne[0], n, all->nb[1], first * all->nb[1]);
     const float scale = m.attention_scale > 0.0f ? m.attention_scale : 1.0f / std::sqrt((float) m.n_head_dim);
-    ggml_tensor * y = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), heads_of_cache(memory.k[il]),
-                                          heads_of_cache(memory.v[il]), mask, scale, 0.0f, 0.0f);
+    ggml_tensor * y = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), heads_of_cache(memory.k[il], part),
+                                          heads_of_cache(memory.v[il], part), mask, scale, 0.0f, 0.0f);
     ggml_flash_attn_ext_add_sinks(y, sinks_of(il));
     ggml_prec_set_acc(y, GGML_PREC_F32);
     return ggml_reshape_2d(ctx, y, m.n_head_dim * m.n_head, n);

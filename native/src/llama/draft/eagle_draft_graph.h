@@ -36,14 +36,15 @@ struct DraftTensors {
 // The rows of one sequence in a graph.
 struct DraftPart {
     int32_t seq;
-    int32_t n_in;  // rows with target states
+    int32_t n_in;          // rows with target states
+    int32_t first_kv = 0;  // slot of the ring from which on attention covers n_kv slots
     bool operator<(const DraftPart & other) const;
 };
 
 struct DraftShape {
     std::vector<DraftPart> parts;
     int32_t n_steps;  // tokens drafted after each part's last row; 0: the rows are only evaluated
-    int32_t n_kv;     // slots that attention covers
+    int32_t n_kv;     // slots that attention covers, of each part
     bool operator<(const DraftShape & other) const;
 
     int32_t n_parts() const { return (int32_t) parts.size(); }
@@ -51,6 +52,7 @@ struct DraftShape {
     // Rows of one part: the given ones, then one for each step after the first.
     int32_t n_rows(size_t part) const { return parts[part].n_in + (n_steps > 1 ? n_steps - 1 : 0); }
     int32_t n_rows() const;
+    int32_t end_kv() const { return parts[0].first_kv + n_kv; }  // of the first part
 };
 
 struct DraftGraph {

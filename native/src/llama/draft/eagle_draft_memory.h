@@ -1,6 +1,6 @@
-// K and V of a draft, a ring of slots: the row of slot s is at s modulo n_ctx. A row attends to the last n_window
-// slots, so the memory slides over a text of any length. Rows keep their positions, because RoPE depends on differences
-// alone.
+// K and V of a draft, a ring of slots: the row of slot s is at s modulo n_ctx. A row attends to at most the last
+// n_window slots, so the memory slides over a text of any length. Rows keep their positions, because RoPE depends on
+// differences alone.
 #pragma once
 
 #include <algorithm>

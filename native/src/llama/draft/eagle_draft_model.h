@@ -58,6 +58,7 @@ struct DraftModel {
     int64_t n_head, n_head_kv, n_head_dim;
     int64_t n_layer;
     int64_t n_ctx_train;  // a row attends to at most this many
+    int64_t n_trained;    // length of the longest training text, as far as it is known
     float norm_eps;
     float attention_scale = 0.0f;  // 0: 1 / sqrt(head)
     bool norm_output;              // the next step reads norm(x) instead of x

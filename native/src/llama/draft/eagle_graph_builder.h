@@ -88,7 +88,7 @@ class GraphBuilder {
     ggml_tensor * part_of(ggml_tensor * x, size_t part, Rows rows);
     ggml_tensor * attention_of(size_t part, size_t il, ggml_tensor * q, Rows rows);
     ggml_tensor * halves_of_pairs(ggml_tensor * x);
-    ggml_tensor * heads_of_cache(ggml_tensor * kv);
+    ggml_tensor * heads_of_cache(ggml_tensor * kv, size_t part);
     ggml_tensor * rows_to_predict(ggml_tensor * x);
     void predict(ggml_tensor * x);
     void write_number(ggml_tensor * x, size_t n);

@@ -217,6 +217,21 @@ int32_t eagle_set_draft_kv_type(int32_t type) {
     });
 }
 
+int32_t eagle_draft_window(const eagle_session * session) {
+    const eagle::Drafter * drafter = drafter_of(session);
+    return drafter ? drafter->window() : 0;
+}
+
+int32_t eagle_fix_draft_window(eagle_session * session, int32_t n) {
+    return guarded("eagle_fix_draft_window", [&] {
+        require_draft(session);
+        if (n < 1) {
+            throw Error(EAGLE_ERR_ARGUMENT, format("a window of %d rows", n));
+        }
+        session->impl.drafter()->fix_window(n);
+    });
+}
+
 int32_t eagle_commit(eagle_session * session, int32_t n_kept) {
     return guarded("eagle_commit", [&] {
         require(session, "session");

@@ -36,6 +36,10 @@ class Drafter {
     virtual double bytes_read() const = 0;              // of weights, for each drafted token
     virtual int64_t n_graphs() const { return 0; }      // built so far
 
+    // Number of the last rows that it attends to, chosen by acceptance; 0: all, or a number that it does not know.
+    virtual int32_t window() const { return 0; }
+    virtual void fix_window(int32_t) {}
+
     virtual int64_t n_vocab_draft() const = 0;
     virtual llama_token target_id(int32_t draft_id) const { return draft_id; }
 

@@ -50,6 +50,7 @@ class Session {
 
     // Null without a draft.
     const Drafter * drafter() const { return drafter_.get(); }
+    Drafter * drafter() { return drafter_.get(); }
     int32_t n_vocab() const;
     eagle_timings timings = {};
 

@@ -25,8 +25,9 @@ int32_t round_up(int32_t n, int32_t step) {
 // ggml would abort in the first round if the device lacks an operation, or lacks it for a type or head size.
 DraftEngine::DraftEngine(const llama_model & draft, const llama_context & target, const DraftParams & params)
     : draft_(draft), params_(params), model_(read_draft_model(draft, target)) {
-    const int64_t n_window = std::min<int64_t>(params.n_ctx, model_->n_ctx_train) + MAX_ROWS + KV_STEP;
-    params_.n_slots = round_up((int32_t) std::min<int64_t>(n_window, llama_n_ctx_seq(&target)), KV_STEP);
+    window_ = widest();
+    const int64_t n_needed = (int64_t) window_ + MAX_ROWS + KV_STEP;
+    params_.n_slots = round_up((int32_t) std::min<int64_t>(n_needed, llama_n_ctx_seq(&target)), KV_STEP);
     place_on(model_->device);
     const ggml_tensor * node = first_unsupported_node();
     if (!node) {
@@ -98,15 +99,35 @@ void DraftEngine::clear(int32_t seq) {
     sequence(seq).skip_to(0);
 }
 
+int32_t DraftEngine::end_slot(const DraftRows & rows, int32_t n_steps) const {
+    return model_->slot_of(rows.row) + rows.n + (n_steps > 0 ? model_->n_more_rows(n_steps) : 0);
+}
+
+// Returns the end in the ring of the slots that attention covers for rows before slot `end`.
+int32_t DraftEngine::last_covered(int32_t end) const {
+    return round_up((end - 1) % n_slots() + 1, KV_STEP);
+}
+
+// Returns how many slots before that end the rows attend to, or all slots if those pass the end of the ring. The same
+// number for most rows of a text, so that graphs are reused.
+int32_t DraftEngine::n_covered(const DraftRows & rows, int32_t n_steps) const {
+    const int32_t end = end_slot(rows, n_steps), last = last_covered(end);
+    const int32_t n = round_up(window_of(rows) + end - model_->slot_of(rows.row), KV_STEP) + KV_STEP;
+    return end > n_slots() && n > last ? n_slots() : std::min(n, last);
+}
+
 // Also counts the slots that the graph writes.
 DraftShape DraftEngine::shape_of(const std::vector<DraftRows> & parts, int32_t n_steps) {
     DraftShape shape = {{}, n_steps, 0};
     for (const DraftRows & rows : parts) {
-        const int32_t end = model_->slot_of(rows.row) + rows.n + (n_steps > 0 ? model_->n_more_rows(n_steps) : 0);
+        const int32_t end = end_slot(rows, n_steps);
         sequence(rows.seq).note_written(end);
         note_sliding(end);
-        shape.parts.push_back({rows.seq, rows.n});
-        shape.n_kv = std::max(shape.n_kv, std::min(round_up(end, KV_STEP), n_slots()));
+        shape.n_kv = std::max(shape.n_kv, n_covered(rows, n_steps));
+    }
+    for (const DraftRows & rows : parts) {
+        const int32_t first = last_covered(end_slot(rows, n_steps)) - shape.n_kv;
+        shape.parts.push_back({rows.seq, rows.n, std::max(first, 0)});
     }
     return shape;
 }
@@ -131,7 +152,7 @@ DraftRows DraftEngine::append_all_but_last(DraftRows rows) {
 void DraftEngine::append(const DraftRows & rows) {
     const std::vector<DraftRows> parts = {append_all_but_last(rows)};
     const auto graph = graphs_->get(shape_of(parts, 0));
-    inputs_->write(*graph, parts);
+    inputs_->write(*graph, parts, window_);
     device_->compute(*graph, 0.0f);
 }
 
@@ -142,7 +163,7 @@ int32_t DraftEngine::draft(const std::vector<DraftRows> & given, int32_t n_steps
         parts.push_back(append_all_but_last(rows));
     }
     const auto graph = graphs_->get(shape_of(parts, n_steps));
-    inputs_->write(*graph, parts);
+    inputs_->write(*graph, parts, window_);
     n_drafted_ = device_->compute(*graph, p_min);
     last_drafted_ = graph;
     read_drafts(*graph, out);

@@ -31,6 +31,11 @@ class DraftEngine {
 
     const DraftModel & model() const { return *model_; }
     int32_t n_slots() const { return params_.n_slots; }  // of each sequence's memory
+
+    // Slots that a row attends to, its own included: at most widest(), which is the default.
+    void set_window(int32_t n) { window_ = std::min(n, widest()); }
+    int32_t widest() const { return (int32_t) std::min<int64_t>(params_.n_ctx, model_->n_ctx_train); }
+
     int64_t n_graphs() const { return graphs_->n_built(); }
     const char * device() const { return device_->name(); }
     // Reason for a fallback to the CPU; empty without one.
@@ -54,8 +59,9 @@ class DraftEngine {
     void append(const DraftRows & rows);
 
     // Appends the rows and drafts up to n_steps tokens after the last row of each part; `out` receives target ids.
-    // Parts are of different sequences, and one graph computes them all. On a CPU the graph stops at the step where the
-    // cumulative probability of every part is below p_min. Returns the number of drafted tokens, that step included.
+    // Parts are of different sequences, and one graph computes them all. For one step of a chain they may also be the
+    // same rows with several windows. On a CPU the graph stops at the step where the cumulative probability of every
+    // part is below p_min. Returns the number of drafted tokens, that step included.
     int32_t draft(const std::vector<DraftRows> & parts, int32_t n_steps, float p_min,
                   const std::vector<DraftOut> & out);
 
@@ -77,10 +83,15 @@ class DraftEngine {
     std::weak_ptr<const DraftGraph> last_drafted_;  // empty once the cache has dropped it
     int32_t n_drafted_ = 0;                         // steps of it that were computed
     bool slides_ = false;
+    int32_t window_;
 
     void place_on(ggml_backend_dev_t device);
     const ggml_tensor * first_unsupported_node() const;
     DraftShape shape_of(const std::vector<DraftRows> & parts, int32_t n_steps);
+    int32_t end_slot(const DraftRows & rows, int32_t n_steps) const;
+    int32_t last_covered(int32_t end) const;
+    int32_t n_covered(const DraftRows & rows, int32_t n_steps) const;
+    int32_t window_of(const DraftRows & rows) const { return rows.window > 0 ? rows.window : window_; }
     void note_sliding(int32_t end_slot);
     DraftRows append_all_but_last(DraftRows rows);
     void read_drafts(const DraftGraph & graph, const std::vector<DraftOut> & out) const;

@@ -9,7 +9,8 @@
 
 namespace eagle {
 
-// All graphs in the cache have the same n_kv: a growing text does not come back to a smaller one.
+// All graphs of one part in the cache cover slots up to the same one: a growing text does not come back to an earlier
+// one.
 class DraftGraphs {
   public:
     // The references must outlive the cache.
@@ -26,7 +27,10 @@ class DraftGraphs {
     const DraftTensors & tensors_;
     DraftDevice & device_;
     std::map<DraftShape, std::shared_ptr<const DraftGraph>> graphs_;
+    std::shared_ptr<const DraftGraph> of_several_;  // the latest graph of several parts
     int64_t n_built_ = 0;
+
+    std::shared_ptr<const DraftGraph> build(const DraftShape & shape);
 };
 
 }  // namespace eagle

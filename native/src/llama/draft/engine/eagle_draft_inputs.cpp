@@ -19,7 +19,7 @@ void write_input(ggml_tensor * t, const void * data) {
 
 }  // namespace
 
-void DraftInputs::write(const DraftGraph & g, const std::vector<DraftRows> & parts) {
+void DraftInputs::write(const DraftGraph & g, const std::vector<DraftRows> & parts, int32_t window) {
     std::vector<int32_t> last_rows, last_tokens;
     int32_t n = 0;
     embeddings_.clear();
@@ -33,8 +33,8 @@ void DraftInputs::write(const DraftGraph & g, const std::vector<DraftRows> & par
         last_tokens.push_back(parts[p].tokens ? parts[p].tokens[parts[p].n - 1] : 0);
     }
     set_positions_and_slots(g, parts);
-    write_mask(g, g.mask, parts, INT32_MAX);
-    write_mask(g, g.mask_window, parts, model_.n_window);
+    write_mask(g, g.mask, parts, window, INT32_MAX);
+    write_mask(g, g.mask_window, parts, window, model_.n_window);
     write_input(g.embeddings, embeddings_.data());
     write_blocks(g, parts);
     write_input(g.positions, positions_.data());
@@ -81,10 +81,10 @@ void DraftInputs::write_blocks(const DraftGraph & g, const std::vector<DraftRows
     write_input(g.block_embeddings, embeddings_.data());
 }
 
-// Row r of a part attends to the filled ones of the last n_window slots, at most the memory's, its own included, and a
-// row of a block also to the rest of the block.
+// Row r of a part attends to the filled ones of the last `window` or n_window slots, its own included, and a row of a
+// block also to the rest of the block.
 void DraftInputs::write_mask(const DraftGraph & g, ggml_tensor * mask, const std::vector<DraftRows> & parts,
-                             int32_t n_window) {
+                             int32_t window, int32_t n_window) {
     if (!mask->buffer) {  // no layer uses it
         return;
     }
@@ -93,14 +93,15 @@ void DraftInputs::write_mask(const DraftGraph & g, ggml_tensor * mask, const std
     for (size_t p = 0; p < parts.size(); p++) {
         const int32_t slot = model_.slot_of(parts[p].row) + (g.n_block > 0 ? parts[p].n : 0);
         const DraftSequence & sequence = *sequences_[parts[p].seq];
-        const int32_t first = std::min(sequence.first_held(), slot),
-                      window = std::min(n_window, sequence.memory.n_window);
+        const int32_t first = std::min(sequence.first_held(), slot);
+        const int32_t n_seen = std::min(parts[p].window > 0 ? parts[p].window : window, n_window);
         for (int32_t r = 0; r < g.n_mask_rows(p); r++) {
             const auto row = mask_.begin() + (size_t) (g.mask_row(p) + r) * g.shape.n_kv;
             const int32_t end = slot + r + 1;
             const int32_t seen = g.n_block > 0 && !model_.block.causal ? slot + g.n_block : end;
-            sequence.memory.each_range(std::max(first, end - window), seen,
-                                       [&](int32_t at, int32_t n) { std::fill_n(row + at, n, visible); });
+            sequence.memory.each_range(std::max(first, end - n_seen), seen, [&](int32_t at, int32_t n) {
+                std::fill_n(row + at - g.shape.parts[p].first_kv, n, visible);
+            });
         }
     }
     ggml_backend_tensor_set(mask, mask_.data(), 0, ggml_nbytes(mask));

@@ -20,7 +20,8 @@ class DraftInputs {
     // The references must outlive the object.
     DraftInputs(const DraftModel & model, const DraftSequences & sequences) : model_(model), sequences_(sequences) {}
 
-    void write(const DraftGraph & graph, const std::vector<DraftRows> & parts);
+    // Rows attend to the last `window` slots, unless their own window is set.
+    void write(const DraftGraph & graph, const std::vector<DraftRows> & parts, int32_t window);
 
   private:
     const DraftModel & model_;
@@ -39,7 +40,7 @@ class DraftInputs {
     void set_positions_and_slots(const DraftGraph & graph, const std::vector<DraftRows> & parts);
     void set_position(const DraftGraph & graph, const DraftRows & rows, int32_t i, int32_t group, int32_t place,
                       int32_t n);
-    void write_mask(const DraftGraph & graph, ggml_tensor * mask, const std::vector<DraftRows> & parts,
+    void write_mask(const DraftGraph & graph, ggml_tensor * mask, const std::vector<DraftRows> & parts, int32_t window,
                     int32_t n_window);
 };
 

@@ -17,6 +17,7 @@ struct DraftRows {
     int32_t first = 0;
     const float * embeddings = nullptr;  // null: tokens
     int64_t width = 0;
+    int32_t window = 0;  // slots that a row attends to, its own included; 0: as many as the engine lets rows attend to
 
     // The first n_rows rows.
     DraftRows take(int32_t n_rows) const {
