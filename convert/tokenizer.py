@@ -62,6 +62,14 @@ class TokenizerData:
             out.key("tokenizer.chat_template", default)
 
 
+def has_pieces(checkpoint: Checkpoint) -> bool:
+    """Return True for a SentencePiece model that no byte-level tokenizer.json replaces."""
+    if not (checkpoint.path / "tokenizer.model").is_file():
+        return False
+    data = checkpoint.json_file("tokenizer.json")
+    return data is None or not _is_byte_level(data)
+
+
 def read_tokenizer(
     checkpoint: Checkpoint, vocab_size: int, *, pre: str | None = None, force: bool = False
 ) -> TokenizerData:

@@ -29,7 +29,7 @@ from llama_eagle.convert.targets.config import ModelConfig
 from llama_eagle.convert.targets.conversion import Conversion, declared_head, find_conversion, mtp_blocks
 from llama_eagle.convert.targets.mlx import NO_ENCODER, is_mlx_hybrid, left_out
 from llama_eagle.convert.targets.preprocessing import image_statistics
-from llama_eagle.convert.tokenizer import TokenizerData, accept, read_tokenizer
+from llama_eagle.convert.tokenizer import TokenizerData, accept, has_pieces, read_tokenizer
 from llama_eagle.convert.writer import GGUFOutput, gguf_output
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.files import refuse_sources
@@ -267,7 +267,7 @@ def convert_target(
     output = Path(output)
     refuse_sources(output, [checkpoint.path])
     conversion = find_conversion(checkpoint.config, checkpoint.source)
-    if conversion is None:
+    if conversion is None or has_pieces(checkpoint):
         from llama_eagle.convert.upstream.convert import convert_by_llama_cpp
 
         return convert_by_llama_cpp(checkpoint, output, options)

@@ -14,9 +14,10 @@ from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.settings.generation import unstated_settings
 from llama_eagle.convert.settings.options import BY_LLAMA_CPP, TargetOptions, TargetReport
 from llama_eagle.convert.source import Checkpoint
-from llama_eagle.convert.source.stated import checkpoint_scheme
+from llama_eagle.convert.upstream.check import check_logits
 from llama_eagle.convert.upstream.converter import ENCODER, require_class
 from llama_eagle.convert.upstream.process import run_child
+from llama_eagle.convert.upstream.stored import is_quantized
 from llama_eagle.convert.upstream.vocabulary import check_tokens
 from llama_eagle.errors import ConversionError, InputError, UsageError
 from llama_eagle.files import check_output, temporary_next_to, write_error
@@ -32,16 +33,16 @@ def convert_by_llama_cpp(checkpoint: Checkpoint, output: Path, options: TargetOp
     """Convert a target. Errors are those of `convert_target`."""
     require_class(checkpoint.config, checkpoint.source)
     _refuse_options(options, checkpoint.source)
-    checkpoint_scheme(checkpoint)
+    warnings = check_logits(checkpoint)
     outtype = _outtype(checkpoint, options.outtype)
 
     def write(path: Path, kind: str, more: float) -> TargetReport:
         start = time.monotonic()
         with _written(checkpoint, path, _outtype(checkpoint, kind), options, more) as temporary:
-            warnings = check_tokens(temporary, checkpoint, options)
+            found = check_tokens(temporary, checkpoint, options)
             _require_sound(temporary, checkpoint.source)
             report = _report(temporary, path, _outtype(checkpoint, kind), start)
-        report.warnings += [*warnings, *unstated_settings(checkpoint)]
+        report.warnings += [*warnings, *found, *unstated_settings(checkpoint)]
         return report
 
     report, quantized = write_as(output, outtype, write, options.quantize)
@@ -89,6 +90,7 @@ def _written(
             "outtype": outtype,
             "name": options.name or publishable_name(checkpoint).rpartition("/")[2],
             "pre": options.pre,
+            "decoded": is_quantized(checkpoint),
             "mmproj": mmproj,
             "no_mtp": not options.mtp,
             "mtp_only": options.mtp_only,

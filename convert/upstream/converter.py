@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from llama_eagle.convert.upstream.hparams import PUBLISHED_NAMES
 from llama_eagle.errors import ConfigError, EnvironmentFailure
 from llama_eagle.native.build import library_folder
 
@@ -52,6 +53,7 @@ def require_class(config: dict[str, Any], where: str, others: Iterable[str] = ()
     others: classes that are converted otherwise, for the message. Raises `ConfigError` if it knows none.
     """
     names, known = class_names(config), known_classes(table)
+    names = [PUBLISHED_NAMES.get(name, name) for name in names]
     if found := next((name for name in names if name in known), None):
         return found
     if table == ENCODER:

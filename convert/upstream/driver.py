@@ -7,13 +7,14 @@ The parent keeps stdin open: when it ends, this process ends too.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,17 +23,15 @@ from typing import Any
 from llama_eagle.convert.pre_tokenizers import StoredEncoder, fitting_name
 from llama_eagle.convert.tokenizer import added_around
 from llama_eagle.convert.upstream import hparams
+from llama_eagle.convert.upstream.stored import decoded_tensors, without_quantization
+from llama_eagle.errors import EagleError
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "NO_LOCAL_GGUF": "1"}
 NO_CODE = "needs code from its repository, which is never run"
 
 
 class RefusedError(Exception):
-    """A failure with a message for the user. kind: "input" or "environment"."""
-
-    def __init__(self, message: str, kind: str = "input") -> None:
-        super().__init__(message)
-        self.kind = kind
+    """A checkpoint that cannot be converted, with a message for the user."""
 
 
 def forbid_code() -> None:
@@ -69,16 +68,16 @@ def _without_code(auto: Any) -> None:
     auto.from_pretrained = staticmethod(from_pretrained)
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return config.json as the converter expects it."""
+def read_config(folder: Path, *, alone: bool = False) -> dict[str, Any]:
+    """Return config.json as the converter expects it. alone: without the defaults of its class in transformers."""
     from transformers import AutoConfig
 
     stored = json.loads((folder / "config.json").read_text("utf-8-sig"))
-    try:
-        known = AutoConfig.from_pretrained(folder).to_dict()
-    except Exception:  # a class that transformers does not have
-        known = {}
-    return hparams.complete(hparams.overlay(known, stored), stored)
+    known: dict[str, Any] = {}
+    if not alone:
+        with contextlib.suppress(Exception):  # a class that transformers does not have
+            known = AutoConfig.from_pretrained(folder).to_dict()
+    return without_quantization(hparams.complete(hparams.overlay(known, stored), stored))
 
 
 def prepare(request: dict[str, Any]) -> Any:
@@ -92,8 +91,19 @@ def prepare(request: dict[str, Any]) -> Any:
     text = base.TextModel
     text.get_vocab_base_pre = _pre_tokenizers(text.get_vocab_base_pre, request["pre"])
     text._create_vocab_sentencepiece = _pieces(text._create_vocab_sentencepiece)
+    _read_byte_level()
     _state_added_tokens(folder)
+    if request["decoded"]:
+        base.ModelBase.index_tensors = _decoded
     return base
+
+
+def _decoded(self: Any, remote_hf_model_id: str | None = None) -> dict[str, Any]:
+    """Return the tensors that the converter asks for, dequantized."""
+    from conversion.base import LazyTorchTensor
+
+    found = (self.filter_tensors(item) for item in decoded_tensors(self.dir_model, LazyTorchTensor))
+    return dict(item for item in found if item is not None)
 
 
 def _pre_tokenizers(known: Callable[[Any, Any], str], given: str | None) -> Callable[[Any, Any], str]:
@@ -121,6 +131,19 @@ def _pieces(create: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return create(self)
 
     return read
+
+
+def _read_byte_level() -> None:
+    """Read Phi-4, which has no tokenizer.model: its class decides by a name that transformers 5 changes."""
+    from conversion.phi import Phi3MiniModel
+
+    read = Phi3MiniModel.set_vocab
+
+    def set_vocab(self: Any) -> None:
+        has_pieces = (self.dir_model / "tokenizer.model").is_file()
+        read(self) if has_pieces else self._set_vocab_gpt2()
+
+    Phi3MiniModel.set_vocab = set_vocab
 
 
 def _state_added_tokens(folder: Path) -> None:
@@ -160,11 +183,26 @@ def convert(request: dict[str, Any]) -> dict[str, Any]:
                     raise RefusedError(f"--{flag.replace('_', '-')} does not apply to this architecture. Leave it out")
                 setattr(chosen, flag, True)
         if size := request.get("vocab_size"):
-            chosen.set_vocab = lambda self: _no_vocabulary(self.gguf_writer, size)
+            for each in (base.TextModel, *_subclasses(base.TextModel)):  # some classes call another's
+                each.set_vocab = lambda self: _no_vocabulary(self.gguf_writer, size)
         file_type = gguf.LlamaFileType[kinds[request["outtype"]]]
-        model = chosen(folder, file_type, Path(request["output"]), model_name=request["name"])
+        given = {"hparams": read_config(folder, alone=True)} if _reads_alone(chosen) else {}
+        model = chosen(folder, file_type, Path(request["output"]), model_name=request["name"], **given)
         model.write()
     return {"class": chosen.__name__}
+
+
+def _reads_alone(chosen: type) -> bool:
+    """Return True for classes that read config.json themselves."""
+    from conversion.mamba import Mamba2Model, MambaModel
+
+    return issubclass(chosen, (MambaModel, Mamba2Model))
+
+
+def _subclasses(kind: type) -> Iterator[Any]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def _no_vocabulary(writer: Any, size: int) -> None:
@@ -175,10 +213,14 @@ def _no_vocabulary(writer: Any, size: int) -> None:
 def _explained(error: BaseException) -> dict[str, str]:
     """Return a failure as {kind, message}."""
     if isinstance(error, RefusedError):
-        return {"kind": error.kind, "message": str(error)}
+        return {"kind": "input", "message": str(error)}
+    if isinstance(error, EagleError):
+        return {"kind": "environment" if error.exit_code == 4 else "input", "message": str(error)}
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0].replace("_", "-")
         return {"kind": "environment", "message": f"needs {package}: pip install {package}"}
+    if isinstance(error, ImportError):  # of the converter itself: mistral-common
+        return {"kind": "environment", "message": "needs mistral-common: pip install mistral-common"}
     if isinstance(error, (MemoryError, OSError)) and not isinstance(error, FileNotFoundError):
         return {"kind": "environment", "message": f"{type(error).__name__}: {error}"}
     text = " ".join(str(error).split())[:300] or "no reason given"
@@ -204,7 +246,7 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever prints, does not print into the answer
+    os.dup2(2, 1)  # the answer has nothing else that is printed
     os.environ.update(OFFLINE)
     sys.path[:0] = request["path"]
     kept = _Warnings()

@@ -11,6 +11,8 @@ from typing import Any
 
 Config = dict[str, Any]
 
+PUBLISHED_NAMES = {"PhimoeForCausalLM": "PhiMoEForCausalLM"}  # classes that transformers renamed
+
 
 def overlay(defaults: Config, stored: Config) -> Config:
     """Return the stored values, and those of the class for keys that are not stored.
@@ -27,6 +29,8 @@ def overlay(defaults: Config, stored: Config) -> Config:
 
 def complete(config: Config, stored: Config) -> Config:
     """Return a configuration with the keys that its class of the converter reads. stored: config.json itself."""
+    if names := config.get("architectures"):
+        config["architectures"] = [PUBLISHED_NAMES.get(name, name) for name in names]
     for rule in _RULES.get(_class(config), ()):
         rule(config, stored)
     return config
@@ -38,7 +42,7 @@ def _class(config: Config) -> str:
 
 
 def _sigmoid(config: Config, stored: Config) -> None:
-    """transformers routes by sigmoids in these classes, whatever config.json states, and saves no key for it."""
+    """State sigmoids, by which transformers always routes in these classes; it saves no key for it."""
     config.setdefault("scoring_func", "sigmoid")
 
 
@@ -52,14 +56,10 @@ def _head_dim(config: Config, stored: Config) -> None:
         config["head_dim"] = config["hidden_size"] // config["num_attention_heads"]
 
 
-def _published_name(config: Config, stored: Config) -> None:
-    config["architectures"] = ["PhiMoEForCausalLM"]
-
-
 def _layer_types(config: Config, stored: Config) -> None:
-    """The converter looks for "attention", the name in published files."""
+    """Name attention as published files do."""
     types = stored.get("layers_block_type") or stored.get("layer_types") or config.get("layer_types") or []
-    config["layer_types"] = ["attention" if "attention" in kind else "mamba" for kind in types]
+    config["layer_types"] = ["attention" if kind in ("attention", "full_attention") else "mamba" for kind in types]
 
 
 def _pattern(config: Config, stored: Config) -> None:
@@ -80,5 +80,4 @@ _RULES: dict[str, tuple[Callable[[Config, Config], None], ...]] = {
     "GraniteMoeHybridForCausalLM": (_layer_types,),
     "MiniMaxM2ForCausalLM": (_sigmoid,),
     "NemotronHForCausalLM": (_pattern,),
-    "PhimoeForCausalLM": (_published_name,),
 }

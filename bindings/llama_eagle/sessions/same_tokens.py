@@ -105,6 +105,27 @@ def compare_tokens(vocabulary: Path, data: TokenizerData) -> list[str]:
     return []
 
 
+def compare_pieces(vocabulary: Path, pieces: Path) -> list[str]:
+    """Compare a GGUF's vocabulary with the tokenizer.model that it was made from; return a difference as a sentence.
+
+    Texts without special tokens are compared, because SentencePiece has no rule for others. Raises
+    `EnvironmentFailure` without the sentencepiece package.
+    """
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError:
+        raise EnvironmentFailure("checking the tokens needs sentencepiece: pip install sentencepiece") from None
+    processor = SentencePieceProcessor()
+    processor.Load(str(pieces))
+    with Model(vocabulary, LoadOptions(vocab_only=True)) as model:
+        engine = Tokenizer(model)
+        for text, expected in zip(TEXTS, processor.Encode(list(TEXTS)), strict=True):
+            found = engine.encode(text, special=False, add_bos=False)
+            if found != expected:
+                return [str(Difference(text, tuple(found), tuple(expected))).replace("tokenizer.json", pieces.name)]
+    return []
+
+
 def special_texts(special: Sequence[str]) -> tuple[str, ...]:
     """Return texts with special tokens: each alone and inside of a text, and two that share characters."""
     alone = (text for token in special for text in (token, f"x{token}y", f"a {token} b\n{token}\n"))

@@ -52,8 +52,7 @@ def _convert(source: str, target: Path, outtype: str, describe: Describe) -> Non
     from llama_eagle.convert.source import open_checkpoint
     from llama_eagle.convert.targets import TargetOptions, convert_target
     from llama_eagle.quantize.quantize import QuantizeOptions
-    from llama_eagle.sessions.same_pieces import compare_pieces
-    from llama_eagle.sessions.same_tokens import compare_tokens
+    from llama_eagle.sessions.same_tokens import compare_pieces, compare_tokens
 
     small = open_checkpoint(source, weights=False)
     _refuse_others(small)

@@ -352,8 +352,7 @@ def _actual_outtype(outtype: str, report: DraftReport) -> str:
 def _convert_target(checkpoint: Checkpoint, out: Path, options: TargetOptions, mmproj: Path | None) -> dict[str, Any]:
     from llama_eagle.convert.quantized import is_direct
     from llama_eagle.convert.targets import convert_target
-    from llama_eagle.sessions.same_pieces import compare_pieces
-    from llama_eagle.sessions.same_tokens import compare_tokens
+    from llama_eagle.sessions.same_tokens import compare_pieces, compare_tokens
 
     with progress("converting") as on_progress, progress_later("quantizing") as on_quantize:
         meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
