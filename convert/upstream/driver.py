@@ -183,7 +183,7 @@ def convert(request: dict[str, Any]) -> dict[str, Any]:
                     raise RefusedError(f"--{flag.replace('_', '-')} does not apply to this architecture. Leave it out")
                 setattr(chosen, flag, True)
         if size := request.get("vocab_size"):
-            for each in (base.TextModel, *_subclasses(base.TextModel)):  # some classes call another's
+            for each in _with_subclasses(base.TextModel):  # some classes call another's
                 each.set_vocab = lambda self: _no_vocabulary(self.gguf_writer, size)
         file_type = gguf.LlamaFileType[kinds[request["outtype"]]]
         given = {"hparams": read_config(folder, alone=True)} if _reads_alone(chosen) else {}
@@ -199,10 +199,10 @@ def _reads_alone(chosen: type) -> bool:
     return issubclass(chosen, (MambaModel, Mamba2Model))
 
 
-def _subclasses(kind: type) -> Iterator[Any]:
+def _with_subclasses(kind: Any) -> Iterator[Any]:
+    yield kind
     for each in kind.__subclasses__():
-        yield each
-        yield from _subclasses(each)
+        yield from _with_subclasses(each)
 
 
 def _no_vocabulary(writer: Any, size: int) -> None:

@@ -40,8 +40,9 @@ def smaller(config: Config) -> Config:
     The size of a head, the kinds of blocks and everything else stays, because it selects what is computed. The number
     of blocks stays without experts, because llama.cpp derives rules from it.
     """
-    found = {key: smaller(value) if key == "text_config" and isinstance(value, dict) else value
-             for key, value in config.items() if key not in _QUANTIZED}  # fmt: skip
+    found = {key: value for key, value in config.items() if key not in _QUANTIZED}
+    if isinstance(found.get("text_config"), dict):
+        found["text_config"] = smaller(found["text_config"])
     for part in _ENCODERS:
         if isinstance(found.get(part), dict):
             found[part] = {**found[part], **{key: 1 for key in _LAYERS if key in found[part]}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def decoded_tensors(folder: Path, lazy: Any) -> Iterator[tuple[str, Callable[[],
 
     for name in weights.names():
         meta = lazy.meta_with_dtype_and_shape(torch.float32, weights.shape(name))
-        yield name, lambda name=name, meta=meta: lazy(meta=meta, args=(name,), func=load)
+        yield name, partial(lazy, meta=meta, args=(name,), func=load)
 
 
 def _weights(checkpoint: Checkpoint) -> Weights:

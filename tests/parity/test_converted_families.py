@@ -1,0 +1,111 @@
+"""Families converted by llama.cpp's converter against transformers: equal logits, or refused by name.
+
+Each checkpoint is converted in a fork of a process that has imported torch, transformers and the converter: the child
+process of a conversion imports them for seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from fixtures.families import FAMILIES, make
+from llama_eagle.convert.source import open_checkpoint
+from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.convert.upstream import check, compared, convert, driver
+from llama_eagle.convert.upstream.converter import converter_folders
+from llama_eagle.errors import ConversionError, EagleError
+from llama_eagle.native.decode import decode_logits
+from llama_eagle.sessions.same_tokens import compare_pieces, compare_tokens
+
+pytestmark = [pytest.mark.slow, pytest.mark.native]
+
+# Largest difference of logits in the median row, relative to the largest logit: llama.cpp reads GELU from a table.
+EXACT, ROUNDED = 1e-5, 5e-3
+FUNCTIONS = {convert.DRIVER: driver.convert, check.CHILD: compared.compare}
+REFUSED = {  # family, form -> why
+    ("gemma3n", "saved"): "attn_k.weight",  # layers that use the keys of another: transformers 5 does not save theirs
+    ("exaone4", "saved"): "logits differ",  # llama.cpp derives RoPE from the number of blocks
+    ("exaone4", "published"): "logits differ",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    sys.path[:0] = [str(folder) for folder in converter_folders()]
+    os.environ["NO_LOCAL_GGUF"] = "1"
+    import conversion  # noqa: F401
+
+
+def run_fork(module: str, request: dict[str, Any], where: str, _poll: Callable[[], None] | None = None) -> Any:
+    """Answer a request as `run_child` does, in a fork."""
+    reader, writer = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            answer = FUNCTIONS[module](request)
+        except BaseException as error:
+            answer = {"error": driver._explained(error)}
+        os.write(writer, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        text = file.read()
+    os.waitpid(pid, 0)
+    found = json.loads(text)
+    if "error" in found:
+        raise ConversionError(f"{where}: {found['error']['message']}")
+    return found
+
+
+@pytest.mark.parametrize("form", ["saved", "published"])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("llama", "qwen3")])
+def test_a_family_is_right_or_refused(family: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if FAMILIES[family][2] == "spm":
+        pytest.importorskip("sentencepiece")
+    for module in (convert, check):
+        monkeypatch.setattr(module, "run_child", run_fork)
+    folder, out = make(family, tmp_path / "model", published=form == "published"), tmp_path / "out.gguf"
+    options = TargetOptions(check_tokenizer=compare_tokens, check_pieces=compare_pieces)
+    if reason := REFUSED.get((family, form)):
+        with pytest.raises(EagleError, match=reason):
+            convert_target(folder, out, options)
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
+        return
+    report = convert_target(folder, out, options)
+    assert (report.way, report.warnings) == ("llama.cpp", [])
+    assert median_difference(folder, family, out) < (EXACT if is_exact(family) else ROUNDED)
+    assert check.check_logits(open_checkpoint(folder)) == []  # kept: no other fork
+
+
+def is_exact(family: str) -> bool:
+    inexact = ("gemma", "gptoss", "phi", "gptneox", "falcon", "starcoder2", "nemotronh")
+    return not family.startswith(inexact) or family in ("falconh1", "phi3")
+
+
+def median_difference(folder: Path, family: str, out: Path) -> float:
+    tokens = torch.randint(5, 470, (40,), generator=torch.Generator().manual_seed(3))
+    kind = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")
+    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        expected = model(input_ids=tokens[None], use_cache=False).logits[0].numpy()
+    found = decode_logits(out, tokens.tolist())[:, : expected.shape[1]]
+    return float(np.median(np.abs(found - expected).max(1)) / np.abs(expected).max())
+
+
+def test_a_wrong_rule_of_the_converter_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSeek V3 as transformers 5 saves it, without the gate's function: only its logits are wrong."""
+    monkeypatch.setattr(check, "run_child", run_fork)
+    monkeypatch.setattr("llama_eagle.convert.upstream.hparams._RULES", {})
+    folder = make("deepseek3", tmp_path / "model", seed=5)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "rope_theta": 20001.0}))  # not kept by another test
+    with pytest.raises(ConversionError, match="logits differ"):
+        check.check_logits(open_checkpoint(folder))
