@@ -142,9 +142,20 @@ class Loop:
                 self._judge(journal, summary)
             progress.stopped_early = progress.done and not last
             progress.seen, progress.done = progress.step, progress.done or last
+            progress.ended = self._reason() if progress.done else ""
             if progress.done or progress.step % self.save_every == 0:
                 self._save(identity)
         self.clock += time.perf_counter() - trained  # tokens_per_s is of training alone
+
+    def _reason(self) -> str:
+        if self.progress.stopped_early:
+            return f"no gain in {self.settings.patience} evaluations"
+        epochs = self.settings.epochs
+        is_timed = self.settings.seconds is not None
+        if is_timed and not (epochs and self.progress.step >= epochs * self.plan.steps_per_epoch):
+            return "its time is up"
+        n_epochs = round(self.progress.step / self.plan.steps_per_epoch)
+        return f"{n_epochs} epoch{'s are' if n_epochs > 1 else ' is'} done"
 
     def _save(self, identity: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:

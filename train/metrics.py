@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llama_eagle import console
 from llama_eagle.files import write_whole
 from llama_eagle.progress import Bar
 from torch import Tensor
@@ -64,55 +63,26 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         kept = [line for line in read_metrics(self.path) if line["step"] <= first_step] if first_step else []
         self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        self.bar = _Bar(n_steps, first_step)
+        self.losses = self.held_out = ""
+        self.bar = Bar("training", first_step / n_steps)
+        self.bar.start()
 
     def write(self, record: dict[str, Any]) -> None:
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
-        self.bar.show(record)
-
-    def advance(self, step: int, n_steps: int) -> None:
-        self.bar.advance(step, n_steps)
-
-    def close(self) -> None:
-        self.bar.close()
-
-
-class _Bar:
-    def __init__(self, n_steps: int, first_step: int) -> None:
-        self.progress = None
-        self.lines = Bar("training", first_step / n_steps)
-        if not console.on_terminal():
-            self.lines.start()
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self.progress = Progress(*columns, console=Console(stderr=True, no_color=not console.use_color()))
-        self.task = self.progress.add_task("", total=n_steps, completed=first_step)
-        self.held_out = ""
-        self.progress.start()
-
-    def advance(self, step: int, n_steps: int) -> None:
-        self.lines.show(step / n_steps)
-        if self.progress is not None:
-            self.progress.update(self.task, completed=step, total=n_steps)
-
-    def show(self, record: dict[str, Any]) -> None:
-        if self.progress is None:
-            return
         accuracy = " ".join(f"{share:.2f}" for share in record["accuracy"])
         if record["held_out"]:
-            self.held_out = f"  held out {accuracy}, {record['mean_emitted']:.2f} per round"
-            return
-        text = f"loss {sum(record['losses']):.3f}  accuracy {accuracy}{self.held_out}"
-        self.progress.update(self.task, description=text)
+            self.held_out = f"held out {accuracy}, {record['mean_emitted']:.2f} per round"
+        else:
+            self.losses = f"loss {sum(record['losses']):.3f}, accuracy {accuracy}"
+
+    def advance(self, step: int, n_steps: int) -> None:
+        parts = (f"step {step} of {n_steps}", self.losses, self.held_out)
+        self.bar.note = ", ".join(part for part in parts if part)
+        self.bar.show(step / n_steps)
 
     def close(self) -> None:
-        self.lines.stop()
-        if self.progress is not None:
-            self.progress.stop()
+        self.bar.stop()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from llama_eagle.train.checks import check_output, check_start
 from llama_eagle.train.data.batches import Split, split_held_out
 from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
+from llama_eagle.train.data.self_written import FILE
 from llama_eagle.train.data.vocabulary import count_tokens, require_embeddings
 from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft, export_head
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
@@ -53,6 +54,7 @@ from llama_eagle.train.targets.engine import (
 from llama_eagle.train.writing import write_own_data
 
 SPARE = 2  # see _feature_folder
+ENOUGH_SAMPLES = 500  # half of what the target writes by default
 EPOCHS = 3  # planned for data that the target writes: later ones teach the draft the data itself
 BATCH_SIZE = (2, 8)  # on a CPU, on a GPU
 IN_F32 = ("norm_gain", "cap")  # of a target's frozen weights
@@ -63,13 +65,14 @@ PROBE, TYPICAL_VOCAB = 128, 8192  # tokens of a text and of the draft vocabulary
 class Report:
     """The end of a run.
 
-    vocab_coverage: share of the tokens to learn that the draft can propose. mean_emitted, accuracy: held out, of the
-    draft in the folder; None without held-out data.
+    ended: the reason in words. vocab_coverage: share of the tokens to learn that the draft can propose. mean_emitted,
+    accuracy: held out, of the draft in the folder; None without held-out data.
     """
 
     output: str
     steps: int
     stopped_early: bool
+    ended: str
     n_samples: int
     n_vocab_draft: int
     vocab_coverage: float
@@ -143,7 +146,7 @@ def _train(settings: Settings) -> Report | None:
     if is_first and settings.features == AUTO:
         shutil.rmtree(settings.output / FEATURES, ignore_errors=True)
     accelerator.end_training()
-    return _report(settings.output, reached, len(samples), len(ids), coverage) if is_first else None
+    return _report(settings, reached, len(samples), len(ids), coverage) if is_first else None
 
 
 @dataclass(frozen=True)
@@ -316,13 +319,21 @@ def _pass(settings: Settings, draft: Eagle3Draft | MTPHead, frozen: Frozen, ids:
     return TrainingPass(draft, frozen, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing)
 
 
-def _report(output: Path, progress: state.Progress, n_samples: int, n_vocab_draft: int, coverage: float) -> Report:
+def _report(
+    settings: Settings, progress: state.Progress, n_samples: int, n_vocab_draft: int, coverage: float
+) -> Report:
+    output = settings.output
     judged = [record for record in metrics.read_metrics(output / metrics.METRICS) if record["held_out"]]
     best: dict[str, Any] = max(judged, key=lambda record: record["mean_emitted"], default={})
+    ended = progress.ended
+    if progress.stopped_early and n_samples < ENOUGH_SAMPLES:
+        kind = "conversations" if settings.data == (str(output / FILE),) else "samples"
+        ended += f": {n_samples} {kind} are too little"
     return Report(
         output=str(output),
         steps=progress.step,
         stopped_early=progress.stopped_early,
+        ended=ended,
         n_samples=n_samples,
         n_vocab_draft=n_vocab_draft,
         vocab_coverage=coverage,

@@ -22,7 +22,8 @@ FILE = "training_state.pt"
 class Progress:
     """step: optimizer steps done. seen: the last of them after which the run was logged and judged, where that was due.
     best: the best held-out mean_emitted. n_worse: evaluations since. done: finished, or stopped early by `n_worse`.
-    seconds: of training. n_steps: planned for the time given, 0 without a limit or before it is known."""
+    ended: the reason in words. seconds: of training. n_steps: planned for the time given, 0 without a limit, or before
+    it is known."""
 
     step: int = 0
     seen: int = 0
@@ -30,6 +31,7 @@ class Progress:
     n_worse: int = 0
     done: bool = False
     stopped_early: bool = False
+    ended: str = ""
     seconds: float = 0.0
     n_steps: int = 0
 

@@ -120,7 +120,10 @@ class FeatureStore:
             for i, n in enumerate(numbers):
                 rows = self._rows(n)
                 rows.copy_(torch.cat([batch.features[i], batch.final[i]], dim=-1)[: len(rows)])
-                best = choices(batch.final[i, : len(rows)], frozen.head, frozen.bias)
+                if batch.best is None:
+                    best = choices(batch.final[i, : len(rows)], frozen.head, frozen.bias)
+                else:
+                    best = batch.best[i, : len(rows)]
                 _part(self.best, self.ends, n).copy_(best[:, None])
                 if batch.embedded is not None:
                     is_image = torch.from_numpy(self._is_image(self.samples[n])).to(batch.embedded.device)

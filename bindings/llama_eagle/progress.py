@@ -78,10 +78,13 @@ class Remaining:
 
 
 class Bar:
-    """A progress bar that can be started repeatedly. It moves while native code computes."""
+    """A progress bar that can be started repeatedly. It moves while native code computes.
+
+    note: text behind the remaining time, for the caller to set.
+    """
 
     def __init__(self, label: str, done: float = 0.0) -> None:
-        self.label, self.done = label, done
+        self.label, self.done, self.note = label, done, ""
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._shown: Any = None
@@ -106,7 +109,7 @@ class Bar:
             self.stop()
         with self._lock:
             if self._shown is not None:
-                self._shown.update(self._shown.task_ids[0], completed=fraction, left=self._left())
+                self._shown.update(self._shown.task_ids[0], completed=fraction, left=self._left(), note=self.note)
 
     def stop(self) -> None:
         with self._lock:
@@ -128,9 +131,10 @@ class Bar:
 
         columns = (TextColumn(self.label, markup=False), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
         stderr = Console(stderr=True, no_color=not console.use_color())
-        left = TextColumn("{task.fields[left]}", markup=False)
-        bar = Progress(*columns, TimeElapsedColumn(), left, console=stderr, transient=True)
-        bar.add_task(self.label, total=1.0, completed=self._fraction, left=self._left())  # type: ignore[arg-type]
+        texts = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("left", "note"))
+        bar = Progress(*columns, TimeElapsedColumn(), *texts, console=stderr, transient=True)
+        fields: dict[str, Any] = {"left": self._left(), "note": self.note}
+        bar.add_task(self.label, total=1.0, completed=self._fraction, **fields)  # type: ignore[arg-type]
         with self._lock:
             if self._timer is not None:  # not stopped meanwhile
                 self._shown = bar
@@ -141,7 +145,7 @@ class Bar:
             if self._timer is None:  # stopped meanwhile
                 return
             text = f"{self.label}: {self._fraction:.0%}, {_minutes(time.monotonic() - self._begin)}"
-            console.log(", ".join(part for part in (text, self._left()) if part))
+            console.log(", ".join(part for part in (text, self._left(), self.note) if part))
             self._wait(NEXT_LINE_S, self._write_line)
 
     def _left(self) -> str:

@@ -85,15 +85,19 @@ def test_the_bar_shows_accuracy_by_depth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "on_terminal", lambda: True)
-    monkeypatch.setenv("COLUMNS", "150")
+    for name, value in (("COLUMNS", "200"), ("FORCE_COLOR", "1"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
     journal = Journal(tmp_path, 10, 0)
     journal.advance(4, 10)
     journal.write(record(4, held_out=True))
     journal.write(record(4, held_out=False))
     journal.advance(6, 10)
+    shown = ""
+    while "step 6 of 10" not in shown:
+        time.sleep(0.01)
+        shown += capsys.readouterr().err
     journal.close()
-    shown = capsys.readouterr().err.splitlines()[-1]
-    for part in ("6/10", "loss 5.000", "accuracy 0.50 0.25", "held out 0.50 0.75, 1.60 per round"):
+    for part in ("60%", "left", "loss 5.000, accuracy 0.50 0.25", "held out 0.50 0.75, 1.60 per round"):
         assert part in shown
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
@@ -115,4 +119,4 @@ def test_training_to_a_file_writes_a_line_now_and_then(
         time.sleep(0.01)
         shown = capsys.readouterr().err
     journal.close()
-    assert shown.startswith("training: 40%")
+    assert shown.startswith("training: 40%") and shown.endswith("left, step 4 of 10\n")

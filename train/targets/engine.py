@@ -36,6 +36,7 @@ from torch import Tensor
 ARCHITECTURES = {family.arch: name for name, family in CONVERSIONS.items() if name.endswith("ForCausalLM")}
 CONTROL = 3  # LLAMA_TOKEN_TYPE_CONTROL
 CHUNK = 512  # tokens of one decode
+NO_LOGITS = {"lfm2", "lfm2moe"}  # where their graphs return states
 NO_MLP = (None, None, None, None)
 N_COMPARED = 64  # tokens whose logits are compared with the engine's
 HEAD_SIZES = (128, 96, 80, 64)  # of a draft whose target's blocks have no heads that it could have
@@ -174,6 +175,7 @@ class EngineTarget:
         self._context = held.enter_context(Context(model, options))
         self._require_states(model)
         self._lib, self._api, self._output = library(), self._context._api, Output.read(info.parts)
+        self._has_logits = info.parts[0].architecture not in NO_LOGITS
         self._n_ctx, self._every = max_length, (ctypes.c_int8 * CHUNK)(*[1] * CHUNK)
         self._api.llama_set_embeddings(self._context.handle, True)
         for boundary in info.aux_layers:
@@ -212,13 +214,15 @@ class EngineTarget:
 
         self._output.require_equal(self.run(tokens)[1], logits)
 
-    def run(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def run(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return features [S, A * T] and the normed and scaled last hidden state [S, T] of one sequence, float32.
+
+        The third is the target's choice after each token, [S]; None if llama.cpp computes states or logits.
 
         Raises `NativeError` if a decode fails.
         """
         self._clear()
-        features, final = [], []
+        features, final, best = [], [], []
         for start in range(0, len(tokens), CHUNK):
             n = len(tokens[start : start + CHUNK])
             self._decode(tokens[start : start + n])
@@ -226,7 +230,15 @@ class EngineTarget:
             layers = [self._rows(self._lib.eagle_layer_rows(handle, k), n, width) for k in self.info.aux_layers]
             features.append(np.concatenate([np.empty((n, 0), np.float32), *layers], axis=1))
             final.append(self._rows(self._api.llama_get_embeddings(handle), n, width))
-        return torch.from_numpy(np.concatenate(features)), torch.from_numpy(np.concatenate(final)) * self._output.scale
+            if self._has_logits:
+                logits = np.ctypeslib.as_array(self._api.llama_get_logits(handle), (n, self.info.n_vocab))
+                best.append(logits.argmax(axis=1))
+        states = torch.from_numpy(np.concatenate(final)) * self._output.scale
+        return (
+            torch.from_numpy(np.concatenate(features)),
+            states,
+            torch.from_numpy(np.concatenate(best)) if best else None,
+        )
 
     def _clear(self) -> None:
         self._api.llama_memory_clear(self._api.llama_get_memory(self._context.handle), True)
@@ -253,10 +265,11 @@ class EngineFeatures:
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         samples = [self.samples[n] for n in numbers]
-        found = [self.target.run(sample.tokens.tolist()) for sample in samples]
+        features, final, best = zip(*(self.target.run(sample.tokens.tolist()) for sample in samples), strict=True)
         return Batch(
             pad([torch.from_numpy(sample.tokens) for sample in samples]).long().to(self.device),
             pad([torch.from_numpy(sample.mask) for sample in samples]).to(self.device),
-            pad([features for features, _ in found]).to(self.device, self.dtype),
-            pad([final for _, final in found]).to(self.device, self.dtype),
+            pad(features).to(self.device, self.dtype),
+            pad(final).to(self.device, self.dtype),
+            best=None if best[0] is None else pad(best).to(self.device),
         )

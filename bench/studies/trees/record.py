@@ -130,7 +130,7 @@ def ranks(drafting: Drafting, target: EngineTarget, tokens: list[int], start: in
     n_places = len(tokens) - start
     rank = np.full((n_places, DEPTH), TOP, np.uint8)
     top = np.zeros((n_places, DEPTH, TOP), np.float32)
-    features, final = target.run(tokens)
+    features, final, _ = target.run(tokens)
     ids = torch.tensor(tokens)
     with torch.no_grad():
         steps = drafting.draft.unroll(drafting.embedding[ids][None], features[None], final[None], DEPTH)

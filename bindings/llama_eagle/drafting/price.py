@@ -94,6 +94,15 @@ def keep(target: Sequence[Header], draft: Sequence[Header] | None, costs: Costs)
     write_json(_costs_file(target, draft), asdict(costs))
 
 
+def keep_rates(target: Sequence[Header], draft: Sequence[Header], rates: Sequence[float]) -> None:
+    """Replace the acceptance rates in kept costs, which were measured on a text that may be of another kind.
+
+    Raises `EnvironmentFailure` or `OSError` as `keep` does.
+    """
+    if rates and (costs := _read(target, draft)):
+        keep(target, draft, replace(costs, accepted=list(rates)))
+
+
 def learn(target: Path, draft: Path | None, tried: Sequence[int], accepted: Sequence[int]) -> None:
     """Add the drafted and the accepted tokens of generations, by position, to those kept for a pair.
 

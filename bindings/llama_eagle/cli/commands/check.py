@@ -15,6 +15,7 @@ from llama_eagle.errors import CHECK_FAILED, EnvironmentFailure, InputError, Usa
 from llama_eagle.sessions.options import MTP
 
 if TYPE_CHECKING:
+    from llama_eagle.drafting.outlook import Outlook
     from llama_eagle.drafting.price import Costs, Price
     from llama_eagle.generation.stats import Statistics
     from llama_eagle.gguf.header import Header
@@ -81,7 +82,7 @@ def check(
     damage = _damage([file for files in models for file in files]) if measure and models else []
     problems += [(Path(file), text) for file, text in _summaries(damage)]
     drafter = draft or (MTP if not problems and report.target["mtp_head"] else None)
-    acceptance = _acceptance(target, drafter, threads, n_gpu_layers) if measure and not problems else None
+    acceptance = measure_drafting(target, drafter, threads, n_gpu_layers) if measure and not problems else None
     cost = _price(models, report) if not problems else None
     if acceptance is not None and acceptance["problem"] is not None:
         problems.append((draft or target, acceptance["problem"]))
@@ -94,6 +95,7 @@ def check(
         weights = {"measure": acceptance, "damaged": [asdict(each) for each in damage]}
         more = ({"exact": exactness} if exact else {}) | (weights if measure else {})
         priced = {"price": cost and asdict(cost), "problems": [problem for _, problem in problems]}
+        more |= {"outlook": asdict(_outlook(target))} if draft is None and not problems else {}
         console.result(report.to_json() | priced | more)
     else:
         lines = [f"{file}: {problem}" for file, problem in problems] or _sound(target, draft, report, exactness)
@@ -147,10 +149,20 @@ def _sound(target: Path, draft: Path | None, report: CheckReport, exactness: dic
     elif about["capture_problem"]:
         model += f"\nEAGLE-3 and DFlash drafts cannot read it: {about['capture_problem']}"
     lines = [model if draft is None else f"{draft} fits {target}{_price_text(report.draft)}"]
+    if draft is None:
+        prospect = _outlook(target)
+        lines += [prospect.now, prospect.training(target)]
     if exactness is not None:
         sizes = f"{exactness['n_tokens']} tokens have equal logits alone and in {exactness['n_batches']} batches"
         lines.append(f"{target}: {sizes}")
     return lines
+
+
+def _outlook(target: Path) -> Outlook:
+    from llama_eagle.drafting.outlook import outlook
+    from llama_eagle.gguf.header import read_model
+
+    return outlook(read_model(target)[1])
 
 
 def _damage(files: list[Header]) -> list[Damage]:
@@ -182,7 +194,9 @@ def _price(models: list[list[Header]], report: CheckReport) -> Price | None:
     return price(*models) if len(models) > 1 or report.target["mtp_head"] else None
 
 
-def _acceptance(target: Path, draft: Path | str | None, threads: int, n_gpu_layers: int) -> dict[str, Any] | None:
+def measure_drafting(
+    target: Path, draft: Path | str | None, threads: int = 0, n_gpu_layers: int = 0
+) -> dict[str, Any] | None:
     """Measure drafting on a short text, and keep the draft's price on the CPU; return None without a drafter."""
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.drafting.price import keep

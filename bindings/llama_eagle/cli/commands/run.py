@@ -98,11 +98,17 @@ def _show_estimate(target: Path, n_ctx: int | None) -> None:
     """Show the chosen file, its memory and its expected speed; on a terminal only. n_ctx: as given by --ctx-size."""
     if not console.on_terminal():
         return
+    from llama_eagle.drafting.outlook import outlook
+    from llama_eagle.gguf.header import read_model
+
     expected = _estimate(target, n_ctx, (1, 1))
     console.note(
         f"{target}: {console.size(expected['n_bytes'])} with its context; "
         f"plain decoding on the CPU: about {expected['tokens_per_second']:.0f} tokens/s (estimate)"
     )
+    prospect = outlook(read_model(target)[1])
+    if not prospect.has_model:
+        console.note(prospect.training(target))
 
 
 def _estimate(target: Path, n_ctx: int | None, types: tuple[int, int]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -279,24 +280,34 @@ def train(
         console.result(report.to_json())
         return
     score = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens per round on held-out data"
-    console.data(f"{gguf or report.output}: {report.steps} steps{score}")
-    if report.stopped_early:
-        patience = f"no gain in {optimizer.patience} evaluations"
-        console.data(f"Training ended early: {patience}. More data than these {report.n_samples} samples may help.")
+    console.data(f"{gguf or report.output}: {report.steps} steps{score}; {report.ended}")
     file = gguf or next(Path(report.output).glob("mtp-*.gguf"), None)
     if file is not None and expand_home(target).is_file():
-        console.data(_advice(target, file))
+        console.data(_advice(target, file, report.accuracy or ()))
 
 
-def _advice(target: str, draft: Path) -> str:
-    """Return the command that uses a trained draft, or the reason not to."""
-    from llama_eagle.drafting.price import price
+def _advice(target: str, draft: Path, rates: Sequence[float]) -> str:
+    """Return the command that uses a trained draft, or the reason not to. The times of its rounds are measured first.
+
+    rates: acceptance on held-out data.
+    """
+    from llama_eagle.cli.commands.check import measure_drafting
+    from llama_eagle.drafting.price import keep_rates, price
     from llama_eagle.gguf.header import read_model
 
-    cost = price(read_model(expand_home(target))[1], read_model(draft)[1])
-    if cost is not None and not cost.pays:
+    path = expand_home(target)
+    files = read_model(path)[1], read_model(draft)[1]
+    cost = None
+    with suppress(EnvironmentFailure, OSError):  # too little memory, a cache that cannot be written
+        measure_drafting(path, draft)
+        keep_rates(*files, rates)
+        cost = price(*files)
+    words = (target, str(draft))
+    if cost is None or not cost.is_measured:
+        return f"Its speed is unknown. Measure it: {shlex.join(('llama-eagle', 'check', *words, '--measure'))}"
+    if not cost.pays:
         return f"Do not use it yet, it would be slower than no draft: {cost}. Train longer, or with more data."
-    return f"Use it: {shlex.join(('llama-eagle', 'generate', '-m', target, '-d', str(draft)))}"
+    return f"Use it, {cost}: {shlex.join(('llama-eagle', 'generate', '-m', target, '-d', str(draft)))}"
 
 
 def _trained_model(target: str, data: Sequence[str], yes: bool) -> str:
