@@ -41,6 +41,7 @@ LATENT = {
     "v_head_dim": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
     "moe_intermediate_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
+MAMBA = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_n_groups": 1}
 YARN = {
     "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 128, "mscale": 1.0,
     "llama_4_scaling_beta": 0.1, "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0,
@@ -71,6 +72,24 @@ FAMILIES: dict[str, tuple[dict[str, Any], float]] = {
     ),
     "Lfm2": (
         {**TIED, "layer_types": ["conv", "conv", "full_attention"] * 2, "block_auto_adjust_ff_dim": False},
+        EXACT,
+    ),
+    "GraniteMoeHybrid": (
+        {**EXPERTS, **MULTIPLIERS, **MAMBA, "mamba_expand": 2, "mamba_n_heads": 4, "mamba_d_head": 32}
+        | {"layer_types": ["mamba", "mamba", "attention"] * 2, "shared_intermediate_size": 48}
+        | {"position_embedding_type": None},
+        EXACT,
+    ),
+    "FalconH1": (
+        {**MAMBA, "mamba_d_ssm": 128, "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_rms_norm": False}
+        | {"embedding_multiplier": 2.0, "lm_head_multiplier": 0.5, "key_multiplier": 0.7, "ssm_in_multiplier": 1.2}
+        | {"ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.9], "mlp_multipliers": [0.8, 0.5], "ssm_out_multiplier": 0.6}
+        | {"attention_out_multiplier": 0.9, "num_logits_to_keep": 1},
+        EXACT,
+    ),
+    "Mamba2": (
+        {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1, "expand": 2, "chunk_size": 32}
+        | {"intermediate_size": 128},
         EXACT,
     ),
     "Nemotron": ({"partial_rotary_factor": 0.5}, EXACT),
@@ -125,6 +144,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], float]] = {
 # Keys of published configurations that transformers 5 does not write.
 PUBLISHED = {
     "Cohere2": {"rotary_pct": 1.0}, "DeepseekV3": {"scoring_func": "sigmoid"}, "MiniMaxM2": {"scoring_func": "sigmoid"},
+    "FalconH1": {"head_dim": 16}, "GraniteMoeHybrid": {"layer_types": ["mamba", "mamba", "attention"] * 2},
 }  # fmt: skip
 
 _DRIVER = """

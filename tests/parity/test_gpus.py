@@ -21,6 +21,7 @@ from fixtures.targets import make_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.quantize.quantize import QuantizeOptions, quantize
 from llama_eagle.sessions.options import MTP
+from llama_eagle.synthetic.recurrent import Shape, write_recurrent
 from llama_eagle.vision.rows import EmbeddedRows, image_positions, n_positions
 from parity.pairs import (
     ALL,
@@ -121,9 +122,18 @@ def several_sequences(target: Path, n_gpu_layers: int) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def test_several_sequences(elsewhere: On, eagle3: Files) -> None:
-    expected = several_sequences(eagle3.target, 0)
-    found = elsewhere.pool.submit(several_sequences, eagle3.target, ALL).result()
+@pytest.fixture(scope="module", params=["qwen35", "granitehybrid", "lfm2"])
+def recurrent(request: pytest.FixtureRequest, eagle3: Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target of each kind of state that is replayed."""
+    if request.param == "qwen35":
+        return eagle3.target
+    shape = Shape(n_vocab=512, state=64, v_heads=4, channels=32)
+    return write_recurrent(tmp_path_factory.mktemp(request.param) / "target.gguf", request.param, shape)
+
+
+def test_several_sequences(elsewhere: On, recurrent: Path) -> None:
+    expected = several_sequences(recurrent, 0)
+    found = elsewhere.pool.submit(several_sequences, recurrent, ALL).result()
     assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()  # a cache in F16
 
 
