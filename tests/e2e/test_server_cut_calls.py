@@ -246,3 +246,28 @@ def test_no_tag_of_thoughts_is_shown_where_an_answer_is_cut(tmp_path: Path, name
                 assert found == chat(server, body | form, stream=True)
                 assert found[0].strip() == "".join(says[begin : begin + 2][: max(0, n - begin)]).strip()
                 assert not any(tag in found[1] for tag in tags), found
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        ("Use ", "<tool_call>", " tags ", "for it."),
+        ("Hm ", "<tool_call>", "\n<function=", "clock", ">\n</function>", "\n</tool_call>", " no."),
+    ],
+)
+def test_a_tag_that_begins_no_call_is_text(tmp_path: Path, says: tuple[str, ...]) -> None:
+    """Neither the thoughts behind a tag in prose or a call of an unknown tool are lost, nor the answer."""
+    tool = {"name": "weather", "parameters": CITY}
+    question = {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 60, "temperature": 0}
+    body = {**question, "tools": [{"type": "function", "function": tool}]}
+    with serve_template(tmp_path, "Qwen3.5-4B", (*says, "\n</think>", "\n\n", "Done.")) as server:
+        status, answer = server.post("/v1/chat/completions", body)
+        assert status == 200
+        message = answer["choices"][0]["message"]
+        assert message["reasoning_content"].strip() == "".join(says)
+        assert message["content"] == "Done." and "tool_calls" not in message
+        deltas = [
+            choice["delta"] for event in events(server, "/v1/chat/completions", body) for choice in event["choices"]
+        ]
+        assert "".join(delta.get("content") or "" for delta in deltas) == "Done."
+        assert "".join(delta.get("reasoning_content") or "" for delta in deltas).strip() == "".join(says)

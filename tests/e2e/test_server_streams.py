@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fixtures.serving import Served, serve
 from fixtures.streams import APIS, body_for, events, joined, whole
+from fixtures.templates import serve_template
 from fixtures.tiny_gguf import write_draft, write_target
 
 pytestmark = pytest.mark.native
@@ -154,3 +155,21 @@ def test_logprobs_have_every_token(server: Served, tmp_path: Path) -> None:
     assert len(answer["completion_probabilities"]) == len(answer["tokens"]) == 6
     streamed = list(events(server, "/completion", body))
     assert [token for event in streamed for token in event["tokens"]] == answer["tokens"]
+
+
+@pytest.mark.parametrize(("stop", "n"), [(["d! A"], 4), (["rld"], 3), (["ld! "], 3), (["more"], 5), (["none"], 7)])
+def test_each_token_of_the_text_has_its_own_log_probability(
+    tmp_path_factory: pytest.TempPathFactory, stop: list[str], n: int
+) -> None:
+    """Tokens are listed if they begin before the text's end, also those whose text was held back."""
+    says = ("Hel", "lo ", "wor", "ld! ", "And ", "more.")
+    with serve_template(tmp_path_factory.mktemp("said"), "Qwen-Qwen2.5-7B-Instruct", says) as server:
+        body = {**body_for("/v1/chat/completions", "Q", 12, stop), "logprobs": True, "top_logprobs": 0}
+        status, answer = server.post("/v1/chat/completions", body)
+        assert status == 200
+        (choice,) = answer["choices"]
+        tokens = [entry["token"] for entry in choice["logprobs"]["content"]]
+        assert tokens == [*says, ""][:n]
+        assert "".join(tokens).startswith(choice["message"]["content"])
+        streamed = [event["choices"][0].get("logprobs") for event in events(server, "/v1/chat/completions", body)]
+        assert [entry["token"] for found in streamed if found for entry in found["content"]] == tokens

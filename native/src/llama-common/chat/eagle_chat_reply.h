@@ -231,8 +231,52 @@ inline common_chat_msg eagle_ended(const std::string & text, const common_chat_m
     return message;
 }
 
-// Returns the message of a reply. A complete one that its parser does not read to the end, or at all, is salvaged.
-inline common_chat_msg eagle_parsed_reply(const std::string & text, bool is_partial,
+constexpr const char * EAGLE_TEXT_MARK = "\uf5e4\uf5e5\uf5e6";  // behind a byte that looks like the beginning of a tag
+constexpr int EAGLE_MAX_TEXT_MARKS = 32;
+
+inline std::string eagle_without_text_marks(std::string text) {
+    const size_t size = std::string(EAGLE_TEXT_MARK).size();
+    for (size_t at; (at = text.find(EAGLE_TEXT_MARK)) != std::string::npos;) {
+        text.erase(at, size);
+    }
+    return text;
+}
+
+// Marks the tag at which the parser of a reply fails, if it is then read as text and the parser reads further. Tags
+// that have begun a call remain. Returns false if there is no such tag.
+inline bool eagle_mark_text(std::string & text, const common_chat_parser_params & params) {
+    const size_t n_read = eagle_n_read(text, params, text.size());
+    const common_chat_msg begun = eagle_peg_parse(text.substr(0, n_read), true, params);
+    if (!begun.tool_calls.empty()) {
+        return false;
+    }
+    for (size_t n = eagle_n_shown(text, begun); n <= n_read && n < text.size(); n++) {
+        if (!eagle_may_begin_tag(text[n]) || std::isspace((unsigned char) text[n])) {
+            continue;
+        }
+        std::string marked = text;
+        marked.insert(n + 1, EAGLE_TEXT_MARK);
+        if (eagle_n_read(marked, params, marked.size() + 1) > n_read + std::string(EAGLE_TEXT_MARK).size()) {
+            text = std::move(marked);
+            return true;
+        }
+    }
+    return false;
+}
+
+// Returns a complete reply in which tags that begin no valid call are marked as text, as far as the parser then reads
+// it.
+inline std::string eagle_with_text_marks(std::string text, const common_chat_parser_params & params) {
+    for (int n = 0; n < EAGLE_MAX_TEXT_MARKS && eagle_read_reply(text, params) == eagle_reading::failed; n++) {
+        if (!eagle_mark_text(text, params)) {
+            break;
+        }
+    }
+    return text;
+}
+
+// Returns the message of a reply that its parser reads, or of as much of it as it reads.
+inline common_chat_msg eagle_read_message(const std::string & text, bool is_partial,
                                           const common_chat_parser_params & params) {
     const auto salvaged = [&] {
         const std::string prefix = text.substr(0, eagle_n_read(text, params, text.size()));
@@ -254,4 +298,21 @@ inline common_chat_msg eagle_parsed_reply(const std::string & text, bool is_part
     }
     const common_chat_msg longer = salvaged();
     return longer.tool_calls.size() > message.tool_calls.size() ? longer : message;
+}
+
+// Returns the message of a reply. What its parser does not read is text: a tag that begins no valid call ("Use
+// <tool_call> tags", a tool that was not offered), or the rest of a reply that ends early.
+inline common_chat_msg eagle_parsed_reply(const std::string & text, bool is_partial,
+                                          const common_chat_parser_params & params) {
+    if (is_partial || params.parser.empty()) {
+        return eagle_read_message(text, is_partial, params);
+    }
+    const std::string marked = eagle_with_text_marks(text, params);
+    common_chat_msg message = eagle_read_message(marked, false, params);
+    message.content = eagle_without_text_marks(message.content);
+    message.reasoning_content = eagle_without_text_marks(message.reasoning_content);
+    for (auto & call : message.tool_calls) {
+        call.arguments = eagle_without_text_marks(call.arguments);
+    }
+    return message;
 }
