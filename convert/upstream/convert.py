@@ -14,6 +14,7 @@ from llama_eagle.convert.quantized import is_direct, write_as
 from llama_eagle.convert.settings.generation import unstated_settings
 from llama_eagle.convert.settings.options import BY_LLAMA_CPP, TargetOptions, TargetReport
 from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.source.adapter_kinds import BY_PEFT
 from llama_eagle.convert.upstream.check import check_logits
 from llama_eagle.convert.upstream.converter import ENCODER, require_class
 from llama_eagle.convert.upstream.process import run_child
@@ -31,6 +32,7 @@ TRIED = (1, 2, 3, 4)  # tokens of the first decode
 
 def convert_by_llama_cpp(checkpoint: Checkpoint, output: Path, options: TargetOptions) -> TargetReport:
     """Convert a target. Errors are those of `convert_target`."""
+    _refuse_adapter(checkpoint)
     require_class(checkpoint.config, checkpoint.source)
     _refuse_options(options, checkpoint.source)
     warnings = check_logits(checkpoint)
@@ -55,6 +57,7 @@ def convert_by_llama_cpp(checkpoint: Checkpoint, output: Path, options: TargetOp
 
 def convert_encoder(checkpoint: Checkpoint, output: Path, options: TargetOptions) -> TargetReport:
     """Convert the encoder of images or sound. Types of the quantizer become f16."""
+    _refuse_adapter(checkpoint)
     require_class(checkpoint.config, checkpoint.source, table=ENCODER)
     start = time.monotonic()
     outtype = _outtype(checkpoint, options.outtype)
@@ -65,6 +68,13 @@ def convert_encoder(checkpoint: Checkpoint, output: Path, options: TargetOptions
 
 def _outtype(checkpoint: Checkpoint, outtype: str) -> str:
     return stored_outtype(checkpoint) if outtype == "auto" else outtype.lower()
+
+
+def _refuse_adapter(checkpoint: Checkpoint) -> None:
+    if checkpoint.changes:
+        raise ConversionError(
+            f"{checkpoint.source}: llama.cpp's converter converts it, which merges no adapter. {BY_PEFT}."
+        )
 
 
 def _refuse_options(options: TargetOptions, source: str) -> None:

@@ -17,6 +17,7 @@ from fixtures.targets import fuse_experts, make_target
 from llama_eagle.convert.adapters import Merge, convert_adapter, read_adapter
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.convert.upstream.convert import convert_by_llama_cpp
 from llama_eagle.errors import EagleError, IncompatibleModels
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.validate.adapters import require_adapter
@@ -209,3 +210,11 @@ def test_the_command(llama: Path, tmp_path: Path) -> None:
     assert merged.keys() == values_of(tmp_path / "x.gguf").keys()
     assert all(np.array_equal(values, merged[name]) for name, values in values_of(tmp_path / "x.gguf").items())
     assert not np.array_equal(merged["blk.0.attn_q.weight"], values_of(target)["blk.0.attn_q.weight"])
+
+
+def test_a_base_of_another_family(llama: Path, tmp_path: Path) -> None:
+    """llama.cpp's converter reads it, without the adapter."""
+    checkpoint = open_checkpoint(llama)
+    checkpoint.changes = Merge(read_adapter(write_peft(tmp_path / "adapter", SOUND)))
+    with pytest.raises(EagleError, match=r"which merges no adapter\. Merge it into its base model with peft"):
+        convert_by_llama_cpp(checkpoint, tmp_path / "out.gguf", TargetOptions(outtype="f32"))

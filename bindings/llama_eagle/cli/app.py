@@ -66,7 +66,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "convert": (
         "convert.convert",
-        "Convert a Hugging Face model, or a draft model, to GGUF.",
+        "Convert a model, a draft model or a LoRA adapter to GGUF.",
         "llama-eagle convert Qwen/Qwen3-8B -o qwen3-8b.gguf --outtype q4_k_m",
     ),
     "quantize": (

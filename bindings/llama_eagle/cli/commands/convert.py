@@ -240,7 +240,7 @@ def convert(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Convert a Hugging Face model, a draft model, or a LoRA adapter of peft to GGUF.
+    """Convert a model, a draft model or a LoRA adapter to GGUF.
 
     Families with a table here are converted by it, all others by llama.cpp's converter, without code of the checkpoint.
     """
