@@ -77,6 +77,10 @@ struct eagle_session_params {
     int32_t n_base_ids;
     const llama_token * base_ids;
     int32_t n_ctx;  // maximum number of tokens in the session; 0 (default): same as the target's context
+    // Called about five times a second while eagle_eval computes on the CPU, in its thread, with the share of its
+    // tokens that is computed, 0..1. It must not use the session. null (default): never.
+    void (*on_progress)(float share, void * data);
+    void * progress_data;
 };
 
 LLAMA_API struct eagle_session_params eagle_session_default_params(void);

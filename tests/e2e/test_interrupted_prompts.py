@@ -62,6 +62,18 @@ def test_the_piece_that_runs_is_not_finished(files: dict[str, Path], draft: str 
         expected.close()
 
 
+def test_progress_moves_within_a_piece(files: dict[str, Path]) -> None:
+    """libc's usleep() waits 10 ms after every operation."""
+    seen: list[float] = []
+    with open_pair(files, None) as llm:
+        llm._memory.on_progress = seen.append
+        while_computing(llm, "usleep", 10_000)
+        llm.eval(llm.tokenize(TEXT[: 2 * PIECE].encode()))
+    assert seen == sorted(seen)
+    assert 0.5 in seen and seen[-1] == 1
+    assert any(0 < share < 0.5 for share in seen) and any(0.5 < share < 1 for share in seen)
+
+
 @DRAFTS
 def test_what_was_read_before_need_not_be_read_again(files: dict[str, Path], draft: str | None) -> None:
     """From the checkpoint before the interrupted piece on."""

@@ -68,7 +68,7 @@ class Drafts:
             function = getattr(self.lib, name)
             function.argtypes, function.restype = arguments, result
         params = self.lib.eagle_session_default_params()
-        params.struct_size, params.n_draft_max = ctypes.sizeof(calls.SessionParams), N_STEPS
+        params.n_draft_max = N_STEPS
         params.n_threads = 1
         self.handle = ctypes.c_void_p()
         out = ctypes.byref(self.handle)

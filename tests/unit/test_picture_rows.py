@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from llama_eagle.errors import InputError
 from llama_eagle.sessions.checkpoints import CheckpointStore
+from llama_eagle.sessions.session import Listener
 from llama_eagle.sessions.text_memory import TextMemory
 from llama_eagle.vision.encoder import Frame
 from llama_eagle.vision.in_text import FIRST_ID, PicturesInText, cut_before
@@ -24,6 +25,7 @@ EVALUATED: list[Any] = [[1, 2, 3, 4], [5], "P", [6, 7], "Q", "P", [8]]
 class Session:
     """A session that notes what it evaluates. Its memory can be cut anywhere."""
 
+    listener = Listener()
     n_ctx, n_piece, n_draft_max, longer_text = N_CTX, N_PIECE, 0, ""
 
     def __init__(self) -> None:

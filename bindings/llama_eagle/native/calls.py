@@ -24,6 +24,9 @@ TOKENS = POINTER(c_int32)
 FLOATS = POINTER(c_float)
 
 
+PROGRESS = ctypes.CFUNCTYPE(None, c_float, c_void_p)
+
+
 class SessionParams(ctypes.Structure):
     """eagle_session_params."""
 
@@ -38,6 +41,8 @@ class SessionParams(ctypes.Structure):
         ("n_base_ids", c_int32),
         ("base_ids", TOKENS),
         ("n_ctx", c_int32),
+        ("on_progress", PROGRESS),
+        ("progress_data", c_void_p),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf.rotation import longer_text
-from llama_eagle.native import calls
+from llama_eagle.native import callbacks, calls
 from llama_eagle.native.calls import check, library
 from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.options import SessionOptions
@@ -71,6 +71,17 @@ class DraftLike(HasHandle, Protocol):
         """Its file; for the target's own MTP head, the target's file."""
 
 
+class Listener:
+    """Receiver of the progress of `eval`. It has no reference to the session, which must be freed when unused."""
+
+    def __init__(self) -> None:
+        self.on_share: Callable[[float], None] | None = None  # called with the share that is computed, 0..1
+
+    def hear(self, share: float, _data: Any) -> None:
+        if self.on_share is not None:
+            self.on_share(share)
+
+
 class EagleSession(Closing):
     """A target's context and its draft: EAGLE-3, DFlash or an MTP head, including the target's own.
 
@@ -100,7 +111,10 @@ class EagleSession(Closing):
         self.n_piece = piece_of(context) if keeps_rows else self.n_batch
         self.n_draft_max = options.n_draft_max
         self._handle = ctypes.c_void_p()
+        self.listener = Listener()
+        self._report = calls.PROGRESS(callbacks.guarded(self.listener.hear))
         params = _params(context, draft, options)
+        params.on_progress = self._report
         handle = None if draft is None else draft.handle
         out = ctypes.byref(self._handle)
         check(self._lib.eagle_session_new(self.ctx, handle, ctypes.byref(params), out), "eagle_session_new")
@@ -203,7 +217,9 @@ class EagleSession(Closing):
         self._commit_at_once(False)
         calls.enable_sigint()
         array = (ctypes.c_int32 * len(tokens))(*tokens)
-        check(self._lib.eagle_eval(self._handle, array, len(tokens)), "eagle_eval")
+        status = self._lib.eagle_eval(self._handle, array, len(tokens))
+        callbacks.raise_noted()
+        check(status, "eagle_eval")
 
     def eval_rows(self, rows: EmbeddedRows) -> None:
         """Append the rows of an image to both memories. Raises `InputError` if they do not fit."""
@@ -213,6 +229,7 @@ class EagleSession(Closing):
         status = self._lib.eagle_eval_embeddings(
             self._handle, rows.values, rows.n, rows.positions_pointer, rows.n_positions
         )
+        callbacks.raise_noted()
         check(status, "eagle_eval_embeddings")
 
     def draft(self, id_last: int, n_max: int, p_min: float = 0.0) -> list[int]:
@@ -293,7 +310,7 @@ class EagleSession(Closing):
 
 def _params(context: ContextLike, draft: DraftLike | None, options: SessionOptions) -> Any:
     params = library().eagle_session_default_params()
-    params.struct_size = ctypes.sizeof(calls.SessionParams)
+    params.struct_size = min(params.struct_size, ctypes.sizeof(calls.SessionParams))  # of an older library
     params.n_ctx = context.n_ctx
     params.n_draft_max = options.n_draft_max
     params.n_ctx_draft = min(options.n_ctx_draft, context.n_ctx)  # more would not be used

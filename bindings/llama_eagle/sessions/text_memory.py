@@ -225,12 +225,22 @@ class TextMemory:
             # at a time, each row has the same bits as alone.
             longest = min(self.session.n_draft_max + 1 if self.session.n_draft_max else longest, MAX_EXACT_ROWS)
         for piece in self._pieces(tokens, longest):
+            self._listen(self.n_tokens - begin, len(piece), end - begin)
             if self.rows is None or piece[0] <= FIRST_ID:
                 self._append(piece)
             else:
                 self._append_rows(piece.tolist())
             if self.on_progress is not None:
                 self.on_progress((self.n_tokens - begin) / (end - begin))
+
+    def _listen(self, n_done: int, n: int, n_total: int) -> None:
+        """Have the session report the progress of the next n tokens."""
+
+        def hear(share: float) -> None:
+            if self.on_progress is not None:
+                self.on_progress((n_done + share * n) / n_total)
+
+        self.session.listener.on_share = hear
 
     def _append_rows(self, piece: list[int]) -> None:
         self.session.verify(piece)

@@ -79,24 +79,33 @@ bool is_interrupted() {
 
 namespace eagle {
 
-Interruptible::Interruptible(llama_context & ctx, bool may_stop)
-    : ctx_(ctx), callback_(nullptr), data_(nullptr), is_installed_(may_stop && is_enabled && install_handler()) {
-    if (is_installed_) {
+Interruptible::Interruptible(llama_context & ctx, bool may_stop, Progress * progress)
+    : ctx_(ctx),
+      callback_(nullptr),
+      data_(nullptr),
+      progress_(progress && progress->is_wanted() ? progress : nullptr),
+      has_handler_(may_stop && is_enabled && install_handler()) {
+    if (has_handler_ || progress_) {
         std::tie(callback_, data_) = ctx.eagle_abort_callback();
         ctx.set_abort_callback(is_due, this);
     }
 }
 
 Interruptible::~Interruptible() {
-    if (is_installed_) {
+    if (has_handler_ || progress_) {
         ctx_.set_abort_callback(callback_, data_);
+    }
+    if (has_handler_) {
         remove_handler();
     }
 }
 
 bool Interruptible::is_due(void * self) {
     const auto & ours = *(const Interruptible *) self;
-    return is_interrupted() || (ours.callback_ && ours.callback_(ours.data_));
+    if (ours.progress_) {
+        ours.progress_->count();
+    }
+    return (ours.has_handler_ && is_interrupted()) || (ours.callback_ && ours.callback_(ours.data_));
 }
 
 }  // namespace eagle

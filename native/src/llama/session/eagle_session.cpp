@@ -39,7 +39,8 @@ Session::Session(llama_context * ctx, const llama_model * draft, const eagle_ses
       n_window_(llama_model_n_swa(llama_get_model(ctx))),
       recurrent_(llama_model_is_recurrent(llama_get_model(ctx)) || llama_model_is_hybrid(llama_get_model(ctx))),
       n_piece_(draft || (recurrent_ && n_draft_max_ > 0) ? std::min((int32_t) llama_n_ubatch(ctx), n_batch_)
-                                                         : n_batch_) {
+                                                         : n_batch_),
+      progress_(params) {
     require_fitting_context();
     if (draft) {
         drafter_ = make_drafter(*ctx, *draft, params, 1);
@@ -133,7 +134,7 @@ void Session::decode_embeddings(const float * values, const std::vector<llama_po
 void Session::run(const llama_batch & batch, bool may_stop) {
     broken_ = true;  // until the decode has succeeded
     try {
-        eagle::decode(*ctx_, batch, may_stop);
+        eagle::decode(*ctx_, batch, may_stop, may_stop ? &progress_ : nullptr);
     } catch (const Error & error) {
         // A partial update of a recurrent state cannot be undone.
         broken_ = error.status != EAGLE_ERR_CONTEXT_FULL && (recurrent_ || !remove_from(n_past()));
@@ -153,6 +154,7 @@ int32_t Session::next_piece(int32_t i, int32_t n) const {
 void Session::eval(const llama_token * tokens, int32_t n) {
     require_ready();
     require_room(n);
+    progress_.start(n);
     int32_t n_now;
     for (int32_t i = 0; i < n; i += n_now) {
         n_now = next_piece(i, n);
@@ -191,6 +193,7 @@ void Session::eval_embeddings(const EmbeddedRows & rows) {
     require_ready();
     require_parts(rows);
     require_room(rows.n);
+    progress_.start(rows.n);
     const int64_t width = llama_model_n_embd_inp(llama_get_model(ctx_));
     const llama_pos first = position(n_past());
     int32_t n_now;

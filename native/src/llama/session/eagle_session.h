@@ -6,6 +6,7 @@
 
 #include "eagle.h"
 #include "eagle_drafter.h"
+#include "eagle_progress.h"
 #include "eagle_sequence.h"
 
 namespace eagle {
@@ -64,6 +65,7 @@ class Session {
     int32_t n_piece_;                   // maximum number of tokens in a decode
     std::unique_ptr<Drafter> drafter_;  // null: no draft
     std::unique_ptr<Sequence> rows_;
+    Progress progress_;
     bool broken_ = false;             // after a failed decode, until reset
     std::vector<llama_token> round_;  // rows of the pending round; empty: no round
 

@@ -6,8 +6,11 @@
 
 namespace eagle {
 
-void decode(llama_context & ctx, const llama_batch & batch, bool may_stop) {
-    const Interruptible interruptible(ctx, may_stop);
+void decode(llama_context & ctx, const llama_batch & batch, bool may_stop, Progress * progress) {
+    if (progress) {
+        progress->begin(ctx, batch.n_tokens);
+    }
+    const Interruptible interruptible(ctx, may_stop, progress);
     const int32_t rc = llama_decode(&ctx, batch);
     if (rc == 1) {
         throw Error(EAGLE_ERR_CONTEXT_FULL, format("llama_decode found no room for %d tokens", batch.n_tokens));
@@ -18,6 +21,9 @@ void decode(llama_context & ctx, const llama_batch & batch, bool may_stop) {
                     format("llama_decode of %d tokens failed: %d", batch.n_tokens, rc));
     }
     llama_synchronize(&ctx);
+    if (progress) {
+        progress->end();
+    }
 }
 
 }  // namespace eagle
