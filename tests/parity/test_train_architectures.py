@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +13,13 @@ import numpy as np
 import pytest
 import torch
 from fixtures.architectures import NO_FLASH_ATTENTION, every_architecture
+from llama_eagle.cli import main
+from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.errors import ConfigError
 from llama_eagle.gguf.architectures import FEATURE_TARGETS
 from llama_eagle.train.model import Eagle3Draft
+from llama_eagle.train.run import train
+from llama_eagle.train.settings import Settings
 from llama_eagle.train.targets.engine import EngineTarget, read_engine_target
 from llama_eagle.train.targets.output import Output, difference
 from torch.nn.functional import linear, rms_norm, silu
@@ -24,6 +29,8 @@ pytestmark = pytest.mark.native
 # A divided scale, scales without a key, a cap, a bias, another name of the last norm, a gate of GELU.
 FEATURES = ("granite", "minicpm3", "gemma2", "phi2", "lfm2", "gemma")
 EVERY = [str(of) for of in every_architecture() if of.name in FEATURE_TARGETS - NO_FLASH_ATTENTION]
+# The same and others: latent attention, heads by block, layer norms, experts.
+TRAINED = ("granite", "gemma2", "phi2", "lfm2", "cohere2", "gemma4", "deepseek2", "falcon", "gpt-oss")
 REFUSED = {
     "chameleon": "neither a scale nor a bias explains them",  # llama.cpp excludes tokens of images
     "deepseek4": "its last states have 2048 values",  # its streams
@@ -99,6 +106,29 @@ def test_every_architecture(write: Callable[..., Path]) -> None:
     assert problems.keys() == REFUSED.keys()
     assert all(REFUSED[name] in text for name, text in problems.items())
     assert n_seen >= 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_draft_leaves_the_text_as_it_is(
+    name: str, write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a random GGUF to a GGUF of a draft, which drafts without a change of the text."""
+    target, draft = write(name) / f"{name}.gguf", tmp_path / "draft.gguf"
+    data = tmp_path / "data.txt"
+    data.write_text("the quick brown fox jumps over the lazy dog. " * 20)
+    settings = Settings(
+        tmp_path / "draft", str(target), (str(data),), device="cpu", dtype="f32", n_steps=2, max_length=64, epochs=1
+    )
+    assert train(settings) is not None
+    convert_draft(settings.output, target, draft, DraftOptions())
+    found = []
+    for more in (["none", "--no-lookup"], [str(draft), "--n-draft", "2", "--no-lookup"]):
+        with pytest.raises(SystemExit):
+            main([*f"generate -m {target} --raw -p abc -n 24 --temp 0 --ignore-eos --json -d".split(), *more])
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[1]["tokens"] == found[0]["tokens"]
+    assert found[1]["speculative"]["n_drafted"] > 0
 
 
 def _features(draft: Eagle3Draft) -> tuple[torch.Tensor, torch.Tensor]:
