@@ -24,8 +24,7 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A model that answers with thoughts, a text and a call."""
-    front = {"LLAMA_EAGLE_FRONT": "python"}
-    with serve_template(tmp_path_factory.mktemp("model"), "Qwen3.5-4B", WEATHER, environment=front) as running:
+    with serve_template(tmp_path_factory.mktemp("model"), "Qwen3.5-4B", WEATHER) as running:
         yield running
 
 

@@ -155,4 +155,4 @@ def test_the_free_memory_of_the_machine_is_in_bytes(monkeypatch: pytest.MonkeyPa
 def test_a_build_without_the_server_says_how_to_add_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "library_folder", lambda: folder)
     with pytest.raises(EnvironmentFailure, match="`make install` adds it"):
-        process.run([], {}, about="", verbose=False)
+        process.start_server([], {})

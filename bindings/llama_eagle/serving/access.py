@@ -15,11 +15,13 @@ FOREIGN_PAGE = "a page of another site: start this server with a key and -- --co
 class Access:
     """keys: those that clients may send; without one, requests need none.
 
-    is_for_this_machine: pages of other sites are refused as long as there is no key.
+    is_for_this_machine: pages of other sites are refused as long as there is no key. origins: of pages that may read
+    answers, in the form of llama-server's --cors-origins: "localhost" for all of this machine, or one, or *.
     """
 
     keys: tuple[str, ...] = ()
     is_for_this_machine: bool = True
+    origins: str = "localhost"
 
     def has_key(self, headers: Mapping[bytes, bytes]) -> bool:
         """Return True if a request needs no key or has one.
@@ -41,6 +43,15 @@ class Access:
         host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         is_page = origin == "null" or origin.startswith("http")
         return bool(host and not is_local_name(host)) or (is_page and not is_local_name(origin))
+
+    def allowed_origin(self, headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+        """Return the header that lets a page read the answer; none for another site's page."""
+        origin = headers.get(b"origin", b"")
+        if self.origins != "localhost":
+            return [(b"access-control-allow-origin", self.origins.encode())]
+        if not origin or not is_local_name(origin.decode("latin-1")):
+            return []
+        return [(b"access-control-allow-origin", origin)]
 
 
 def is_key(keys: Iterable[str], given: bytes) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llama_eagle.serving.streams import Answer, read_answer
+from llama_eagle.serving.streams import Answer
 
 LONGEST_PATH = 100  # of a socket file in bytes: 104 on macOS and BSD, 108 on Linux
 Headers = Iterable[tuple[bytes, bytes]]
@@ -51,7 +51,6 @@ class Child:
         Closing it before its end lets the child stop. Without the key the child answers on its public paths alone.
         Raises `NotReady`, and `ConnectionError` for a child that ends.
         """
-        reader, writer = await self._connect()
         lines = [b"%s %s HTTP/1.1\r\n" % (method.encode(), target)]
         lines += [b"%s: %s\r\n" % pair for pair in headers]
         lines.append(b"Connection: close\r\n")
@@ -59,19 +58,21 @@ class Child:
             lines.append(b"Authorization: Bearer %s\r\n" % self.key.encode())
         if body or method in ("POST", "PUT", "PATCH"):
             lines.append(b"Content-Length: %d\r\n" % len(body))
+        transport, answer = await self._connect(method)
         try:
-            writer.write(b"".join([*lines, b"\r\n", body]))
-            return await read_answer(reader, writer, method)
+            transport.write(b"".join([*lines, b"\r\n", body]))
+            return await answer.head()
         except BaseException:
-            writer.transport.abort()
+            transport.abort()
             raise
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, method: str) -> tuple[asyncio.Transport, Answer]:
+        loop = asyncio.get_running_loop()
         try:
             if self.path:
-                return await asyncio.open_unix_connection(self.path)
+                return await loop.create_unix_connection(lambda: Answer(method), self.path)
             if self.port:
-                return await asyncio.open_connection("127.0.0.1", self.port)
+                return await loop.create_connection(lambda: Answer(method), "127.0.0.1", self.port)
         except OSError as error:
             raise NotReady(str(error)) from None
         raise NotReady("the child has not chosen its port")

@@ -20,11 +20,13 @@ from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native.processor.competition import watch_process
 from llama_eagle.serving.api_errors import REASONS, error_body
-from llama_eagle.serving.child import Child
+from llama_eagle.serving.apis import models
+from llama_eagle.serving.child import new_child
 from llama_eagle.serving.http import IDLE_S, Front
 from llama_eagle.serving.ollama import ROUTES
-from llama_eagle.serving.process import PromptLines, _follow, _start_server, _until_end
-from llama_eagle.serving.settings import FrontSettings
+from llama_eagle.serving.options import Checked, server_args, server_env
+from llama_eagle.serving.process import PromptLines, follow_log, start_server, until_end
+from llama_eagle.serving.settings import for_child, front_settings
 
 HEAD_S = 60  # seconds that a client has for the head of a request once it has begun
 BACKLOG = 1024
@@ -32,16 +34,16 @@ TLS_HANDSHAKE = 22  # first byte of a client that speaks TLS
 NO_TLS = "this server speaks no TLS: use http://"
 
 
-def run(
-    arguments: list[str], environment: dict[str, str], about: str, verbose: bool, child: Child, settings: FrontSettings
-) -> int:
+def run(served: Checked, about: str) -> int:
     """Serve until a signal or the child's end; return our exit status.
 
-    When the model is loaded, print "listening on URL" to stdout and `about` to stderr. Raises the errors of
-    `process.run`.
+    When the model is loaded, print "listening on URL" to stdout and `about` to stderr. Raises `EnvironmentFailure` if
+    the child ends by itself, `UsageError` if it refuses an argument.
     """
-    with _listener(settings.host, settings.port) as listener:
-        process = _start_server(arguments, environment)
+    settings = front_settings(served)
+    with new_child() as child, _listener(settings.host, settings.port) as listener:
+        of_child = for_child(served, child)
+        process = start_server(server_args(of_child), server_env(of_child))
         watch_process(process.pid, console.warn)
 
         def announce(text: str) -> None:
@@ -50,25 +52,25 @@ def run(
             console.data(f"listening on {_url(settings.host, listener)}")
             sys.stdout.flush()
 
-        def follow() -> str:
-            front = Front(child, settings, ROUTES)
-            return asyncio.run(_serve(front, listener, lambda: _follow(process, verbose, announce, PromptLines())))
+        def read_log() -> str:
+            return follow_log(process, served.options.verbose, announce, PromptLines())
 
-        return _until_end(process, follow, "See --verbose.")
+        front = Front(child, settings, [*models.routes(child, settings.prefix), *ROUTES])
+        return until_end(process, lambda: asyncio.run(_serve(front, listener, read_log)), "See --verbose.")
 
 
-async def _serve(front: Front, listener: socket.socket, follow: Callable[[], str]) -> str:
+async def _serve(front: Front, listener: socket.socket, read_log: Callable[[], str]) -> str:
     """Serve until the child's log ends; return the reason of its end."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str] = loop.create_future()
 
-    def read_log() -> None:
-        reason = follow()
+    def follow() -> None:
+        reason = read_log()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(ended.set_result, reason)
 
     loop.set_exception_handler(_log_exception)
-    threading.Thread(target=read_log, name="llama-server's log", daemon=True).start()
+    threading.Thread(target=follow, name="llama-server's log", daemon=True).start()
     config = uvicorn.Config(
         front, http=Connection, ws="none", loop="asyncio", lifespan="off", log_config=None, access_log=False,
         log_level=logging.CRITICAL, proxy_headers=False, server_header=False, date_header=False,
@@ -97,6 +99,11 @@ class _Server(uvicorn.Server):
         """Leave the signals to those who end the child."""
         yield
 
+    async def main_loop(self) -> None:
+        """Wait until the task is cancelled, without uvicorn's ten wake-ups per second."""
+        await self.on_tick(0)
+        await asyncio.Event().wait()
+
 
 class Connection(H11Protocol):
     """A client's connection: silent clients are closed, and what is no HTTP gets a reason."""
@@ -123,12 +130,13 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         rest = self.conn.trailing_data[0]
-        if rest[:1] in (b"\r", b"\n") and self.conn.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
-            self.conn = h11.Connection(h11.SERVER)
-            self.conn.receive_data(rest.lstrip(b"\r\n"))
+        if rest[:1] in (b"\r", b"\n") and {*self.conn.states.values()} == {h11.DONE}:
+            self.conn = h11.Connection(h11.SERVER)  # without these line breaks, which h11 refuses
             super().on_response_complete()
-            return self.handle_events()
-        super().on_response_complete()
+            if rest := rest.lstrip(b"\r\n"):
+                self.data_received(rest)
+        else:
+            super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, unless an answer has begun, and close the connection."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
+from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from llama_eagle import console
-from llama_eagle.serving.access import FOREIGN_PAGE, is_local_name
+from llama_eagle.serving.access import FOREIGN_PAGE
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.child import Child, NotReady
 from llama_eagle.serving.settings import FrontSettings
 from llama_eagle.serving.streams import Answer
 
+Result = TypeVar("Result")
 IDLE_S = 5  # seconds that a connection stays open between two requests
 MAX_HEADER = 8192  # bytes
 MAX_HEADERS = 100
@@ -39,14 +42,13 @@ class Gone(Exception):
 class Front:
     """ASGI application over a child. routes: those that are answered here, by Starlette's endpoints.
 
-    An endpoint finds the front in `request.app`, the child in `request.app.child`, and reads its body by
-    `read_body(request.receive, ...)`, which keeps the limit. It may raise `Refusal`.
+    An endpoint finds the child in `request.app.child`, may raise `Refusal`, and is cancelled when its client goes.
     """
 
     def __init__(self, child: Child, settings: FrontSettings, routes: Sequence[BaseRoute] = ()) -> None:
         self.child = child
         self.settings = settings
-        self._router = Router(routes, redirect_slashes=False, default=self._forward)
+        self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,10 +56,14 @@ class Front:
         scope["app"] = self
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
         try:
-            self._check(scope, headers)
-            await self._router(scope, receive, send)
+            if self._check(scope, headers):
+                await self._answer(scope, receive, self._readable(headers, send))
+            else:
+                await self._forward(scope, receive, send)
         except Refusal as refusal:
-            await _refuse(scope, headers, refusal, send)
+            await self._refuse(scope, headers, refusal, send)
+        except HTTPException as error:  # of the router: a method that a path does not have
+            await self._refuse(scope, headers, Refusal(error.status_code, error.detail), send)
         except Gone:
             return
         except ConnectionError:
@@ -66,14 +72,18 @@ class Front:
             console.warn(f"{scope['method']} {scope['path'][:100]}: {type(error).__name__}: {error}.")
             raise
 
-    def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        """Raise `Refusal` for a request that is not read. The child refuses those without a key itself: it knows which
-        of its paths are public."""
+    def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+        """Return True if the path is ours. Raises `Refusal` for a request that is not read.
+
+        The child refuses those without a key itself, because it knows which of its paths are public. It also answers
+        what browsers ask beforehand.
+        """
         if len(scope["headers"]) > MAX_HEADERS or any(len(a) + len(b) > MAX_HEADER for a, b in scope["headers"]):
             raise Refusal(400)
         if self.settings.access.is_foreign(headers):
             raise Refusal(403, FOREIGN_PAGE)
-        is_ours = any(route.matches(scope)[0] is not Match.NONE for route in self._router.routes)
+        matches = any(route.matches(scope)[0] is not Match.NONE for route in self._router.routes)
+        is_ours = matches and scope["method"] != "OPTIONS"
         if is_ours and not self.settings.access.has_key(headers):
             raise Refusal(401, "Invalid API Key")
         if headers.get(b"content-encoding", b"identity") != b"identity":
@@ -83,6 +93,38 @@ class Front:
         kind = headers.get(b"content-type", b"")
         if kind.startswith(b"multipart/form-data") and b"boundary=" not in kind:
             raise Refusal(400)
+        return is_ours
+
+    def _readable(self, headers: Mapping[bytes, bytes], send: Send) -> Send:
+        """Return a `send` that lets pages of allowed origins read our own answers."""
+        origin = self.settings.access.allowed_origin(headers)
+
+        async def send_with_origin(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *origin]}
+            await send(message)
+
+        return send_with_origin
+
+    async def _refuse(self, scope: Scope, headers: Mapping[bytes, bytes], refusal: Refusal, send: Send) -> None:
+        body = refusal.body(scope["path"], headers)
+        given = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
+        send = self._readable(headers, send)
+        with contextlib.suppress(RuntimeError):  # the answer has begun
+            await send({"type": "http.response.start", "status": refusal.status, "headers": given})
+            await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer on a route of ours."""
+        body = await read_body(receive, dict(scope["headers"]), self.settings.max_body)
+        messages: Iterator[Message] = iter([{"type": "http.request", "body": body}])
+
+        async def replay() -> Message:
+            return next(messages, None) or await asyncio.get_running_loop().create_future()
+
+        answered = asyncio.ensure_future(self._router(scope, replay, send))
+        with _stopped_when_gone(receive, answered.cancel) as watch:
+            await _unless_gone(answered, watch)
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the request to the child, and its answer to the client, as it arrives."""
@@ -93,27 +135,44 @@ class Front:
         target = scope["raw_path"] + (b"?" + query if query else b"")
         has_key = self.settings.access.has_key(headers)
         requested = asyncio.ensure_future(self.child.request(scope["method"], target, kept, body, with_key=has_key))
-        watch = asyncio.ensure_future(_wait_until_gone(receive, requested))
+
+        def stop() -> None:
+            if not requested.cancel():
+                _close(requested)
+
         try:
-            answer = await requested
-            await _pass_on(scope, answer, send)
+            with _stopped_when_gone(receive, stop) as watch:
+                await _pass_on(scope, await _unless_gone(requested, watch), send)
         except NotReady:
             raise Refusal(503, "Loading model") from None
-        except asyncio.CancelledError:
-            if watch.done():
-                raise Gone from None
-            raise
         finally:
-            watch.cancel()
             _close(requested)
 
 
-async def _wait_until_gone(receive: Receive, requested: asyncio.Future[Answer]) -> None:
-    """Wait until the client has closed its connection; then close the child's, which stops."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    if not requested.cancel():
-        _close(requested)
+@contextlib.contextmanager
+def _stopped_when_gone(receive: Receive, stop: Callable[[], object]) -> Iterator[asyncio.Future[None]]:
+    """Call `stop` when the client closes its connection within the block; yield the task that waits for it."""
+
+    async def wait() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        stop()
+
+    watch = asyncio.ensure_future(wait())
+    try:
+        yield watch
+    finally:
+        watch.cancel()
+
+
+async def _unless_gone(awaited: asyncio.Future[Result], watch: asyncio.Future[None]) -> Result:
+    """Return the result. Raises `Gone` if it was cancelled because the client has gone."""
+    try:
+        return await awaited
+    except asyncio.CancelledError:
+        if watch.done():
+            raise Gone from None
+        raise
 
 
 def _close(requested: asyncio.Future[Answer]) -> None:
@@ -122,6 +181,8 @@ def _close(requested: asyncio.Future[Answer]) -> None:
 
 
 async def _pass_on(scope: Scope, answer: Answer, send: Send) -> None:
+    if answer.status >= 400 and answer.header(b"content-length") == b"0":
+        raise Refusal(answer.status)
     headers = [pair for pair in answer.headers if pair[0] not in OF_A_CONNECTION]
     if scope["http_version"] == "1.1":
         headers.append((b"keep-alive", b"timeout=%d" % IDLE_S))
@@ -153,14 +214,3 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_body: 
         if n > max_body:
             raise too_long
     return b"".join(parts)
-
-
-async def _refuse(scope: Scope, headers: Mapping[bytes, bytes], refusal: Refusal, send: Send) -> None:
-    body = refusal.body(scope["path"], headers)
-    given = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
-    origin = headers.get(b"origin", b"")
-    if origin and is_local_name(origin.decode("latin-1")):
-        given.append((b"access-control-allow-origin", origin))
-    with contextlib.suppress(RuntimeError):  # the answer has begun
-        await send({"type": "http.response.start", "status": refusal.status, "headers": given})
-        await send({"type": "http.response.body", "body": body})

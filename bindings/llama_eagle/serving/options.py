@@ -253,8 +253,6 @@ def server_env(served: Checked) -> dict[str, str]:
     """Return the environment of llama-server and our part of it; the key is here so that no process list shows it."""
     drafts = served.drafts
     found = {"LLAMA_API_KEY": served.options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
-    if is_for_this_machine(served.options):
-        found["LLAMA_EAGLE_LOCAL"] = "1"
     if not served.options.parse_special:
         found["LLAMA_EAGLE_PARSE_SPECIAL"] = "0"
     return {name: value for name, value in found.items() if value}

@@ -19,7 +19,6 @@ from types import FrameType
 from llama_eagle import console
 from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
 from llama_eagle.native import rpc
-from llama_eagle.native.processor.competition import watch_process
 from llama_eagle.native.programs import (
     PATIENCE,
     ended_with_us,
@@ -63,30 +62,13 @@ _PROMPT = re.compile(
 PROMPT_LINE_S = 5.0  # seconds between two lines about the prompt of a slot
 
 
-def run(arguments: Sequence[str], environment: Mapping[str, str], about: str, verbose: bool) -> int:
-    """Run llama-server until a signal or its own end; return our exit status.
-
-    When it listens, print "listening on URL" to stdout and `about` to stderr. Raises `EnvironmentFailure` if it ends by
-    itself, `UsageError` if it refuses an argument.
-    """
-    process = _start_server(arguments, environment)
-    watch_process(process.pid, console.warn)
-
-    def announce(text: str) -> None:
-        console.log(about)
-        console.data(text)
-        sys.stdout.flush()
-
-    return _until_end(process, lambda: _follow(process, verbose, announce, PromptLines()), "See --verbose.")
-
-
 @contextlib.contextmanager
 def background(arguments: Sequence[str], environment: Mapping[str, str], verbose: bool) -> Iterator[str]:
     """Run llama-server for the duration of the block; yield its URL when the model is loaded.
 
     Shows only the complaints of its log unless `verbose`. Raises `EnvironmentFailure` if it ends before that.
     """
-    process = _start_server(arguments, environment)
+    process = start_server(arguments, environment)
     complaints: list[str] = []
     addresses: queue.Queue[str] = queue.Queue()
 
@@ -94,7 +76,7 @@ def background(arguments: Sequence[str], environment: Mapping[str, str], verbose
         def on_address(text: str) -> None:
             addresses.put(text.removeprefix("listening on "))
 
-        complaints.append(_follow(process, verbose, on_address))
+        complaints.append(follow_log(process, verbose, on_address))
         addresses.put("")
 
     reader = threading.Thread(target=follow, name="llama-server's log", daemon=True)
@@ -123,7 +105,7 @@ def run_rpc_server(words: Sequence[str], endpoint: str) -> int:
     """Run ggml's RPC server until a signal or its own end. endpoint: its address from here."""
     program = find_program("ggml-rpc-server", "it was built with GGML_RPC=OFF. Build it with ON")
     process = start_program([str(program), *words], {**os.environ}, stdout=sys.stderr)
-    return _until_end(process, lambda: _announce(process, endpoint), "Its last lines say why.")
+    return until_end(process, lambda: _announce(process, endpoint), "Its last lines say why.")
 
 
 def _announce(process: subprocess.Popen[str], endpoint: str) -> str:
@@ -139,7 +121,7 @@ def _announce(process: subprocess.Popen[str], endpoint: str) -> str:
     return ""
 
 
-def _start_server(words: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
+def start_server(words: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
     program = find_program(
         "llama-server", "built with LLAMA_EAGLE_SERVER=OFF, as by `make demo`. `make install` adds it"
     )
@@ -147,7 +129,7 @@ def _start_server(words: Sequence[str], variables: Mapping[str, str]) -> subproc
     return start_program([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
 
 
-def _until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy: str) -> int:
+def until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy: str) -> int:
     status: list[int] = []
     with _signals(process, status):
         try:
@@ -188,7 +170,7 @@ class PromptLines:
         return f"slot {found['slot']} reads its prompt: {float(found['share']):.0%}, {speed}"
 
 
-def _follow(
+def follow_log(
     process: subprocess.Popen[str],
     verbose: bool,
     on_address: Callable[[str], object],

@@ -20,21 +20,40 @@ KEY_ARGUMENTS = ("--api-key", "--api-key-file")
 
 @dataclass(frozen=True)
 class FrontSettings:
-    """host, port: where the front listens. access: who may use it. max_body: largest body of a request, in bytes."""
+    """host, port: where the front listens. access: who may use it. max_body: largest body of a request, in bytes.
+
+    prefix: that of all paths.
+    """
 
     host: str
     port: int
     access: Access
     max_body: int = MAX_BODY_MIB << 20
+    prefix: str = ""
 
 
 def front_settings(served: Checked, environment: Mapping[str, str] = os.environ) -> FrontSettings:
-    """Return the front's part of the options. Keys come from an option, the environment, and llama-server's options."""
+    """Return the front's part of the options, of the environment, and of llama-server's options."""
     options = served.options
-    text = options.api_key or environment.get("LLAMA_API_KEY", "")
-    keys = (*_listed(text), *_keys(options.extra))
+    keys = tuple(_listed(options.api_key or environment.get("LLAMA_API_KEY", "")))
     access = Access(keys, is_for_this_machine(options))
-    return FrontSettings(options.host, options.port, access, max_body(environment))
+    prefix = environment.get("LLAMA_ARG_API_PREFIX", "")
+    return for_arguments(
+        FrontSettings(options.host, options.port, access, max_body(environment), prefix), options.extra
+    )
+
+
+def for_arguments(settings: FrontSettings, extra: Sequence[str]) -> FrontSettings:
+    """Return the settings with those of llama-server's arguments."""
+    origins = _last(extra, "--cors-origins", settings.access.origins)
+    access = replace(settings.access, keys=(*settings.access.keys, *_keys(extra)), origins=origins)
+    return replace(settings, access=access, prefix=_last(extra, "--api-prefix", settings.prefix))
+
+
+def _last(extra: Sequence[str], name: str, default: str) -> str:
+    """Return the value of an argument, which is the last one given."""
+    values = [value for argument, value in itertools.pairwise(extra) if normalized(argument) == name]
+    return values[-1] if values else default
 
 
 def max_body(environment: Mapping[str, str]) -> int:
@@ -45,12 +64,12 @@ def max_body(environment: Mapping[str, str]) -> int:
 
 def for_child(served: Checked, child: Child) -> Checked:
     """Return the options of the child: it listens for the front alone."""
-    extra = tuple(_without_keys(served.options.extra))
+    extra = tuple(without_keys(served.options.extra))
     options = replace(served.options, host=child.host, port=0, api_key=child.key, extra=extra)
     return replace(served, options=options)
 
 
-def _without_keys(extra: Sequence[str]) -> Iterator[str]:
+def without_keys(extra: Sequence[str]) -> Iterator[str]:
     """Yield the arguments without keys, which the list of processes would show."""
     left_out = False
     for argument in extra:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +30,6 @@ from llama_eagle.files import read_json_or_yaml
 
 if TYPE_CHECKING:
     from llama_eagle.gguf.header import Header
-    from llama_eagle.serving.options import Checked
 
 ALIASES = {"draft_path": "--draft"}  # another name of a key in a configuration file -> its option
 
@@ -109,13 +105,13 @@ def serve(
 ) -> None:
     """Serve a model over OpenAI and Anthropic APIs and a chat page.
 
-    This is llama.cpp's llama-server with the kernels and drafters of this project.
+    Requests go to llama.cpp's llama-server, with the kernels and drafters of this project.
     """
     if (model is None) == (config is None):
         raise UsageError("give either --model (and --draft) or --config.")
     from llama_eagle.drafting.resolve import without_effect
     from llama_eagle.serving import options as serving
-    from llama_eagle.serving.process import run
+    from llama_eagle.serving.front import run
 
     options = serving.ServerOptions(
         model=model or "",
@@ -140,23 +136,7 @@ def serve(
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
     about = f"serving {_name(served.target)}; {in_flags(served.why)}"
-    if os.environ.get("LLAMA_EAGLE_FRONT") == "python":
-        raise typer.Exit(_run_front(served, about))
-    with _removed_socket(options.host):
-        status = run(serving.server_args(served), serving.server_env(served), about, options.verbose)
-    raise typer.Exit(status)
-
-
-def _run_front(served: Checked, about: str) -> int:
-    from llama_eagle.serving import front, settings
-    from llama_eagle.serving import options as serving
-    from llama_eagle.serving.child import new_child
-
-    with new_child() as child:
-        inner = settings.for_child(served, child)
-        arguments, variables = serving.server_args(inner), serving.server_env(inner)
-        given = settings.front_settings(served)
-        return front.run(arguments, variables, about, served.options.verbose, child, given)
+    raise typer.Exit(run(served, about))
 
 
 def _keys_on_command_line(context: typer.Context) -> set[str]:
@@ -223,16 +203,6 @@ def _is_served(path: Path) -> bool:
         except ConnectionRefusedError:
             return False
     return True
-
-
-@contextlib.contextmanager
-def _removed_socket(host: str) -> Iterator[None]:
-    """Remove the server's socket file at the end, because llama-server leaves it behind."""
-    try:
-        yield
-    finally:
-        if host.endswith(".sock") and Path(host).is_socket():
-            Path(host).unlink(missing_ok=True)
 
 
 def rpc_server(

@@ -1,0 +1,1 @@
+"""Routes that the front answers itself, one file for each API."""

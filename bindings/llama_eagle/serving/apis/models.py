@@ -1,0 +1,72 @@
+"""The list of models, for OpenAI's and Anthropic's clients, and a single model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.child import Child, NotReady
+
+PATH = "/v1/models"
+
+
+def routes(child: Child, prefix: str = "") -> list[BaseRoute]:
+    """Return the routes over a child. prefix: that of all its paths."""
+
+    async def described() -> Response | dict[str, Any]:
+        """Return the child's list with the fields of both APIs, or its error."""
+        try:
+            answer = await child.request("GET", f"{prefix}{PATH}".encode())
+        except NotReady:
+            raise Refusal(503, "Loading model") from None
+        data = await answer.read()
+        answer.close()
+        return _described(json.loads(data)) if answer.status == 200 else _as_it_is(answer.status, data)
+
+    async def show_list(_request: Request) -> Response:
+        found = await described()
+        return found if isinstance(found, Response) else JSONResponse(found)
+
+    async def show_one(request: Request) -> Response:
+        found = await described()
+        return found if isinstance(found, Response) else JSONResponse(_one(found, request.path_params["id"]))
+
+    return [Route(f"{prefix}{PATH}", show_list), Route(f"{prefix}{PATH}/{{id:path}}", show_one)]
+
+
+def _as_it_is(status: int, data: bytes) -> Response:
+    return Response(data, status, media_type="application/json")
+
+
+def _described(found: dict[str, Any]) -> dict[str, Any]:
+    """Add the fields of Anthropic's models."""
+    models = [
+        {
+            **model,
+            "type": "model",
+            "display_name": model["id"],
+            "created_at": f"{datetime.fromtimestamp(model.get('created', 0), timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        }
+        for model in found["data"]
+    ]
+    ends = [models[0]["id"], models[-1]["id"]] if models else [None, None]
+    return {**found, "data": models, "has_more": False, "first_id": ends[0], "last_id": ends[1]}
+
+
+def _one(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the model with this id or alias. Raises `Refusal`."""
+    for model in found["data"]:
+        if name in (model["id"], *model.get("aliases", ())):
+            return dict(model)
+    raise Refusal(404, f"the model '{name}' is none of this server's: {', '.join(_quoted(found))}", "model_not_found")
+
+
+def _quoted(found: dict[str, Any]) -> Iterator[str]:
+    yield from (json.dumps(model["id"], ensure_ascii=False) for model in found["data"])
