@@ -1,4 +1,4 @@
-"""What `check` and `run` say about a target's drafts: the drafter of now, and the training of one."""
+"""Outlook of a target's drafts in `check` and `run`: the drafter of now, and the training of one."""
 
 from __future__ import annotations
 
