@@ -47,7 +47,9 @@ RECORDINGS = {
     ),
     "inspect": Recording(["inspect", TARGET]),
     "check": Recording(["check", TARGET, DRAFT]),
-    "bench": Recording(["bench", "--synthetic", "tiny", "-n", "64", "--repetitions", "1", "--prompts", "256"]),
+    "bench": Recording(
+        ["bench", "--synthetic", "tiny", "--accept", "0.65", "-n", "64", "--repetitions", "1", "--prompts", "256"]
+    ),
     "evaluate": Recording(["evaluate", "-m", TARGET, "-d", DRAFT, "--data", "demo/held-out.jsonl", "--limit", "2"]),
     "doctor": Recording(["doctor"]),
     "error": Recording(["generate", "-m", "build/demo/none.gguf", "-p", "a"]),

@@ -255,7 +255,7 @@ def against_upstream(machine: Machine, result: Result) -> None:
     shape = ("tiny", *QUICK_BENCH) if machine.quick else ("0.8b",)
     peers = () if machine.quick or machine.library else ("--peers", "upstream")
     machine.extra = {"CMAKE_ARGS": " ".join(machine.backend.cmake)}  # llama.cpp's tools have the same backend
-    arguments = ("bench", "--synthetic", *shape, "--type", "q8_0", *peers, "-ngl", -1, "--json")
+    arguments = ("bench", "--synthetic", *shape, "--accept", 0.7, "--type", "q8_0", *peers, "-ngl", -1, "--json")
     _, text = machine.ours("llama_eagle", *arguments)
     result.data = json.loads(text)
     result.summary = f"best over plain decoding {result.data['best_over_plain']:.2f}"

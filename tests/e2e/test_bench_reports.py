@@ -61,7 +61,7 @@ def test_report(tmp_path: Path) -> None:
 
 @pytest.mark.native
 def test_steps_and_prompts_in_a_quantized_memory(tmp_path: Path) -> None:
-    options = ("--synthetic", "tiny", "-n", 8, "-t", 1, "--repetitions", 1, "--n-draft", 2)
+    options = ("--synthetic", "tiny", "-n", 8, "-t", 1, "--repetitions", 1, "--n-draft", 2, "--accept", 0.7)
     what = ("--depths", "200,32", "--prompts", "40,700", "--cache-type-k", "q8_0", "--cache-type-v", "q8_0")
     report = llama_eagle("bench", *options, *what, "--json", LLAMA_EAGLE_CACHE=str(tmp_path)).json
     assert [costs["depth"] for costs in report["steps"]] == [32, 200]
@@ -79,6 +79,7 @@ def test_steps_and_prompts_in_a_quantized_memory(tmp_path: Path) -> None:
 def test_the_targets_own_head(rows: str, tmp_path: Path) -> None:
     """The constructed acceptance with all rows; 512 of the text's 2048 words draft less."""
     options = ("--synthetic", "tiny", "-d", "mtp", "-n", 200, "-t", 1, "--repetitions", 1, "--n-draft", 3)
+    options += ("--accept", 0.7)
     chat = ("--chat", 60)
     outcome = llama_eagle("bench", *options, *chat, "--draft-vocab", rows, "--json", LLAMA_EAGLE_CACHE=str(tmp_path))
     assert outcome.code == 0, outcome

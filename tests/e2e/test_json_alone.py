@@ -36,7 +36,10 @@ ARGUMENTS = {
 ELSEWHERE = {"demo": "test_demo.py", "train": "test_train.py", "imatrix": "test_imatrix.py", "remove": "test_names.py"}
 COMMAND_ARGUMENTS = {
     "answer": ("PROMPTS", "-m", "TARGET", "-o", "OUT.jsonl", "-c", "64", "-n", "2", "--raw"),
-    "bench": ("--synthetic", "tiny", "--n-draft", "2", "-n", "8", "--repetitions", "1", "--prompts", "8", "-t", "1"),
+    "bench": (
+        *("--synthetic", "tiny", "--accept", "0.7", "--n-draft", "2", "-n", "8", "--repetitions", "1"),
+        *("--prompts", "8", "-t", "1"),
+    ),
     "check": ("TARGET", "DRAFT"),
     "convert": (str(ROOT / "demo/target"), "-o", "OUT.gguf"),
     "doctor": (),
