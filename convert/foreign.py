@@ -20,11 +20,6 @@ _OTHER_DRAFTS = (
     ({"qwendflaredraftmodel", "dflare"}, r"layer_fusion_weights|.*\.[kv]_proj_target\.", "a DFlare draft"),
     ({"qwen3dflymodel", "dfly"}, None, "a DFly draft"),
     ({"xpressspeculator", "xpress"}, r"refiner_head\.", "an XPress draft"),
-    (
-        {"peagledraftmodel", "peaglespeculator", "peagle"},
-        r"mask_hidden",
-        "a P-EAGLE draft, which drafts several tokens at once",
-    ),
     ({"gated"}, r"markov_head\.gate_proj\.", "a DSpark draft with a gated Markov head"),
     ({"rnn"}, r"markov_head\.joint_proj\.", "a DSpark draft with a recurrent Markov head (rnn)"),
     (
@@ -86,5 +81,4 @@ def _stated_kinds(config: dict[str, Any]) -> set[str]:
     keys += [] if settings.get("markov_rank") == 0 else ["markov_head_type"]
     classes = config.get("architectures")
     found = [settings.get(key) for key in keys] + (classes if isinstance(classes, list) else [])
-    found += ["peagle"] * (config.get("parallel_drafting") is True and not inner)  # of NeMo and vLLM
     return {value.lower() for value in found if isinstance(value, str)}

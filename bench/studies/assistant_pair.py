@@ -43,7 +43,7 @@ def _write(path: Path, arch: str, shape: dict[str, Any], types: tuple[Type, Type
     writer.add_tensor("rope_freqs.weight", rotated)
     writer.add_tensor("output_norm.weight", ones(shape["width"]))
     for name, rows, columns, kind in _matrices(shape, types, is_target):
-        writer.add_tensor(name, _blocks(rows, columns, kind), raw_dtype=kind)
+        writer.add_tensor(name, random_blocks(rows, columns, kind), raw_dtype=kind)
     for i in range(shape["layers"]):
         head = HEAD if _is_windowed(shape, i) else FULL_HEAD
         norms = dict.fromkeys(("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"), shape["width"])
@@ -95,7 +95,7 @@ def _matrices(shape: dict[str, Any], types: tuple[Type, Type], is_target: bool) 
     return found
 
 
-def _blocks(rows: int, columns: int, kind: Type) -> NDArray[np.uint8]:
+def random_blocks(rows: int, columns: int, kind: Type) -> NDArray[np.uint8]:
     """Return random blocks whose values have a standard deviation of about 1 / sqrt(columns)."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     n = rows * columns // block

@@ -14,7 +14,7 @@ from pathlib import Path
 from llama_eagle.files import cache_dir
 
 DRAFT_TYPE = "q4_k_m"  # of converted drafts, unless the user chooses another: docs/quantization.md
-EAGLE3, DFLASH, DFLASH2, DSPARK = "EAGLE-3", "DFlash", "DFlash2", "DSpark"
+EAGLE3, PEAGLE, DFLASH, DFLASH2, DSPARK = "EAGLE-3", "P-EAGLE", "DFlash", "DFlash2", "DSpark"
 TOKENS_PER_ROUND = 3  # a chain is read once for each of them, a block once for all
 CHAIN_SIZE = 0.5  # of a draft with one layer and a small vocabulary
 BLOCK_SIZE = 2.0  # of the other kinds, which have about five layers
@@ -65,6 +65,7 @@ PAIRS = (
     KnownPair("Qwen/Qwen3-4B", "deepseek-ai/dspark_qwen3_4b_block7", "DeepSpec", kind=DSPARK),
     KnownPair("Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", "AngelSlim"),
     KnownPair("Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.eagle3", "speculators"),
+    KnownPair("Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.peagle", "speculators", kind=PEAGLE),
     KnownPair("Qwen/Qwen3-8B", "Tengyunw/qwen3_8b_eagle3", "SafeAILab"),
     KnownPair("Qwen/Qwen3-8B", "deepseek-ai/eagle3_qwen3_8b_ttt7", "DeepSpec"),
     KnownPair("Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", "z-lab", 1.0, DFLASH),

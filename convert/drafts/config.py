@@ -42,6 +42,43 @@ class Window:
     pattern: tuple[bool, ...]
 
 
+@dataclass(frozen=True)
+class Masks:
+    """P-EAGLE: rows of a mask token, which propose the tokens after the first in the same pass.
+
+    token: None if no key names it. n_depths: tokens of a pass, the first one included; None if no key states it.
+    """
+
+    token: int | None
+    n_depths: int | None
+
+
+# Keys of the mask token: speculators and NeMo; vLLM.
+_MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id")
+
+
+def read_masks(raw: Fields) -> Masks | None:
+    """Return the mask rows of a P-EAGLE draft; None if config.json does not describe one."""
+    is_parallel = raw.flag("parallel_drafting") or "PEagleDraftModel" in raw.texts("architectures")
+    if raw.text("speculators_model_type") != "peagle" and not is_parallel:
+        return None
+    tokens = {key: token for key in _MASK_KEYS if (token := raw.integer(key)) is not None}
+    if len(set(tokens.values())) > 1:
+        raise ConfigError(f"{raw.where}: the mask tokens differ: {tokens}; correct one of them")
+    return Masks(next(iter(tokens.values()), None), raw.integer("num_depths") or _proposed(raw))
+
+
+def _proposed(raw: Fields) -> int | None:
+    """Return the number of tokens of the default proposal in the format of speculators."""
+    speculators = raw.child("speculators_config")
+    methods = speculators.get("proposal_methods") if speculators else None
+    default = speculators.get("default_proposal_method") if speculators else None
+    for method in methods if isinstance(methods, list) else []:
+        if isinstance(method, dict) and default in (None, method.get("proposal_type")):
+            return Fields(method, f"{raw.where}: proposal_methods").integer("speculative_tokens")
+    return None
+
+
 def read_window(layer: Fields, n_layer: int) -> tuple[Window | None, str | None]:
     """Return the window of a draft of n_layer layers, and a warning if config.json describes another number."""
     size, kinds = layer.integer("sliding_window"), layer.texts("layer_types")
@@ -90,6 +127,7 @@ class DraftConfig:
     ids_nested: list[int] | None  # the same in eagle_config
     logit_scale: float
     logit_softcap: float | None
+    masks: Masks | None
     acceptance: list[float]  # by position, on the trainer's held-out data; empty if unknown
     trained_length: int | None
 
@@ -127,6 +165,7 @@ def read_config(data: dict[str, Any]) -> DraftConfig:
         ids_nested=_layer_ids(nested),
         logit_scale=1.0 if scale is None else scale,
         logit_softcap=layer.number("final_logit_softcapping"),
+        masks=read_masks(raw),
         acceptance=_acceptance(raw),
         trained_length=raw.integer(TRAINED_LENGTH),
     )
@@ -175,7 +214,7 @@ def _is_list_of_layers(value: Any, n_layer: int) -> bool:
 
 def _is_speculators(raw: Fields) -> bool:
     keys = ("speculators_model_type", "speculators_version", "speculators_config")
-    names = ("Eagle3Speculator", "Eagle3DraftModel")
+    names = ("Eagle3Speculator", "Eagle3DraftModel", "PEagleDraftModel")
     return any(raw.get(key) is not None for key in keys) or any(a in names for a in raw.texts("architectures"))
 
 

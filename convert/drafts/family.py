@@ -13,10 +13,12 @@ from llama_eagle.convert.table import Dims, Row, Section, Transform
 ARCH = "eagle3"
 
 # Sizes in addition to those of rows.py: target, the target's hidden size; aux, the number of its features; draft_vocab.
+_FLAT = Transform(lambda values, dims: values.reshape(-1), shape=lambda shape, dims: shape[-1:])
 _FEATURES = (
     Row("fc.weight", "fc.weight", ("embd", "aux*target")),
     Row("fc.bias", "fc.bias", ("embd",), required=False),
     Row("input_norm.weight", "enc.output_norm.weight", ("aux*target",), required=False),
+    Row("mask_hidden", "fc.mask", ("1", "1", "aux*target"), _FLAT, required=False),
 )
 _FC_NORM = (Row("weight", "weight", ("target",), required=False),)
 ABSOLUTE_IDS = Transform(lambda values, dims: values, note="absolute target ids")
@@ -86,7 +88,7 @@ def table(
 
 
 _EXTENDED = re.compile(
-    r"fc\.bias|fc_norm\.\d+\.weight|blk\.\d+\.(attn_((q|k|v|output)\.bias|[qk]_norm\.weight)|post_.*|layer_output_.*)"
+    r"fc\.(bias|mask)|fc_norm\.\d+\.weight|blk\.\d+\.(attn_((q|k|v|output)\.bias|[qk]_norm\.weight)|post_.*|layer_output_.*)"
 )
 
 

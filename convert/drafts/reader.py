@@ -6,7 +6,15 @@ import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from llama_eagle.convert.drafts.config import WHERE, DraftConfig, Window, other_layer_lists, read_config, read_window
+from llama_eagle.convert.drafts.config import (
+    WHERE,
+    DraftConfig,
+    Masks,
+    Window,
+    other_layer_lists,
+    read_config,
+    read_window,
+)
 from llama_eagle.convert.drafts.family import DROPPED, GEMMA_BLOCK, REFUSED, canonical, match, table
 from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.drafts.layers import DEFAULT_LAYERS, LayerIds, resolve_layer_ids, unpublished
@@ -25,6 +33,7 @@ from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.gguf.architectures import capture_problem
 
 MAX_LAYERS = 64
+DEPTHS, MAX_DEPTHS = 8, 64  # tokens of one pass of a P-EAGLE draft: speculators' default, our limit
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class Draft:
     """A draft that has been read.
 
     dims: sizes by the names of drafts/family.py. shared_ids: rows to copy from the target's head, or None.
+    masks: of a P-EAGLE draft, else None.
     """
 
     config: DraftConfig
@@ -49,6 +59,7 @@ class Draft:
     layer_ids: LayerIds
     rope: Rope
     window: Window | None
+    masks: Masks | None
     shared_ids: np.ndarray | None
     weights: Weights
     plan: Plan
@@ -84,6 +95,7 @@ def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) ->
     flags = _flags(reading, dims["aux"])
     shared = _check_ownership(reading, dims, ids)
     layer_ids = _layer_ids(reading, dims["aux"])
+    masks = _masks(reading)
     producer = detect_producer(config, checkpoint.names())
     window, note = read_window(config.layer, n_layer)
     traps = known_traps(
@@ -109,6 +121,7 @@ def read_draft(checkpoint: Checkpoint, target: Target, options: DraftOptions) ->
         layer_ids=layer_ids,
         rope=rope,
         window=window,
+        masks=masks,
         shared_ids=shared,
         weights=reading.weights,
         plan=planned,
@@ -130,7 +143,7 @@ def _refuse_other_networks(reading: _Reading) -> None:
         return f"layers.0.{part}.weight" in tensors
 
     reasons = [
-        (kind not in (None, "eagle3"), f"speculators_model_type is {kind!r}, not eagle3"),
+        (kind not in (None, "eagle3", "peagle"), f"speculators_model_type is {kind!r}, not eagle3 or peagle"),
         (bool(layer.get("kv_lora_rank")) and not has("self_attn.k_proj"), "its attention is MLA (kv_lora_rank)"),
         (bool(experts) and not has("mlp.gate_proj"), f"its MLP is a mixture of experts ({', '.join(experts)})"),
         (eagle.get("use_aux_hidden_state") is False, "it reads the last hidden state only (use_aux_hidden_state)"),
@@ -270,6 +283,26 @@ def _flags(reading: _Reading, n_aux: int) -> Flags:
         raise ConfigError("config.json: attention_bias is true, but no bias is stored; is the download complete?")
     output = config.norm_output if options.norm_output is None else options.norm_output
     return Flags(bool(residual), before_fc, bool(output))
+
+
+def _masks(reading: _Reading) -> Masks | None:
+    """Return the mask rows of a P-EAGLE draft, whose learned states for them are stored."""
+    masks, is_stored = reading.config.masks, "mask_hidden" in reading.weights
+    if masks is None and not is_stored:
+        return None
+    if not is_stored:
+        raise ConversionError("config.json describes a P-EAGLE draft, but there is no mask_hidden; download again")
+    token, n_vocab = masks.token if masks else None, reading.target.n_vocab
+    if token is None or not 0 <= token < n_vocab:
+        raise ConfigError(
+            f"{WHERE}: the mask token of this P-EAGLE draft is {token}, expected an id below {n_vocab} as mask_token_id"
+        )
+    n_depths = masks.n_depths if masks else None
+    if n_depths is None:
+        reading.warnings.append(f"{WHERE} states no num_depths: up to {DEPTHS} tokens a pass, speculators' default")
+    elif not 1 <= n_depths <= MAX_DEPTHS:
+        raise ConfigError(f"{WHERE}: the draft proposes {n_depths} tokens in one pass, expected 1 to {MAX_DEPTHS}")
+    return Masks(token, n_depths or DEPTHS)
 
 
 def _check_sets(tensors: Weights, n_aux: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -36,7 +37,10 @@ def extended_because(draft: Draft) -> list[str]:
         reasons.append(f"{draft.n_layer} layers")
     if draft.window:
         reasons.append(f"a sliding window of {draft.window.size} tokens")
-    names = [tensor.name.removeprefix("blk.0.") for tensor in draft.plan.tensors if is_extended(tensor.name)]
+    if draft.masks:
+        reasons.append("mask rows of P-EAGLE")
+    names = [re.sub(r"^blk\.\d+\.", "", tensor.name) for tensor in draft.plan.tensors if is_extended(tensor.name)]
+    names = [name for name in names if name != "fc.mask"]
     return reasons + sorted({f"{name.split('.')[0]} {name.rsplit('.', 1)[1]}" for name in names})
 
 
@@ -70,10 +74,12 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
     if draft.window:
         keys["attention.sliding_window"] = draft.window.size
         keys["attention.sliding_window_pattern"] = list(draft.window.pattern)
+    if draft.masks:
+        keys["block_size"] = draft.masks.n_depths
     general = {
         "general.type": "model",
         "general.name": publishable_name(checkpoint),
-        "general.description": f"EAGLE-3 draft for {target.name}",
+        "general.description": f"{'P-EAGLE' if draft.masks else 'EAGLE-3'} draft for {target.name}",
         "general.quantization_version": QUANTIZATION_VERSION,
         "general.file_type": FILE_TYPE[_file_type(draft, outtype)],
         "llama_eagle.version": _tool_version(),
@@ -90,6 +96,8 @@ def add_keys(out: GGUFOutput, draft: Draft, checkpoint: Checkpoint, target: Targ
     if draft.config.trained_length:
         out.key(TRAINED_LENGTH, draft.config.trained_length)
     target.write_tokenizer(out)
+    if draft.masks:
+        out.key("tokenizer.ggml.mask_token_id", draft.masks.token)
 
 
 def _tool_version() -> str:

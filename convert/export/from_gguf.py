@@ -15,6 +15,7 @@ from llama_eagle.convert.rows import PAIRS, deinterleave
 from llama_eagle.convert.table import Row
 from llama_eagle.errors import ConversionError
 from llama_eagle.gguf.header import Header, TensorInfo
+from llama_eagle.gguf.names import is_parallel
 
 TYPES: dict[str, tuple[str, type[np.generic]]] = {
     "BF16": ("BF16", np.uint16),
@@ -30,6 +31,8 @@ def of_gguf(header: Header) -> Network:
             f"{header.path}: not an EAGLE-3 draft ({header.architecture}). vLLM and SGLang read an MTP head from the "
             "target's own checkpoint, and a DFlash draft in its published form."
         )
+    if is_parallel(header):
+        raise ConversionError(f"{header.path}: a P-EAGLE draft. vLLM reads the checkpoint that it was converted from.")
     if "rope_freqs.weight" in header.tensors:
         raise ConversionError(
             f"{header.path}: it contains rotary factors (rope_freqs.weight), but not the settings behind them. "

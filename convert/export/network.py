@@ -63,6 +63,8 @@ class Network:
 def of_checkpoint(checkpoint: Checkpoint, target: Target, options: DraftOptions) -> Network:
     """Return the network of a checkpoint. Raises the errors of `read_draft`, and ConversionError for coded weights."""
     draft = read_draft(checkpoint, target, options)
+    if draft.masks:
+        raise ConversionError("a P-EAGLE draft; vLLM reads it in its published form")
     params, _ = parameters(draft.config.layer, prefer="sliding_attention")
     mapped = {tensor.source for tensor in draft.plan.tensors if tensor.source}
     tensors = {name: _stored(draft, name) for name in draft.weights.names() if name in mapped and name != "d2t"}

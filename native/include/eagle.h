@@ -90,7 +90,7 @@ LLAMA_API struct eagle_session_params eagle_session_default_params(void);
 //
 // model_dft is the draft, which follows what the session evaluates:
 //   - null: no draft. Tokens that the caller proposes can still be verified;
-//   - a model of architecture eagle3: an EAGLE-3 draft;
+//   - a model of architecture eagle3: an EAGLE-3 draft, or a P-EAGLE draft, which proposes all tokens in one pass;
 //   - a model of architecture dflash: a block draft, which proposes all tokens of a round in one pass;
 //   - a model of architecture gemma4-assistant: Gemma 4's assistant, which attends to the target's own memory;
 //   - the target's own llama_model, loaded with llama_model_params.load_mtp: the MTP head in the target's file. The
@@ -107,7 +107,8 @@ LLAMA_API int32_t eagle_session_new(struct llama_context * ctx_tgt, const struct
                                     const struct eagle_session_params * params, eagle_session ** out);
 LLAMA_API void eagle_session_free(eagle_session * session);
 
-// "EAGLE-3", "MTP", "DFlash", "DFlash2", "DSpark", "assistant", "small model", or "" without a draft; static storage.
+// "EAGLE-3", "P-EAGLE", "MTP", "DFlash", "DFlash2", "DSpark", "assistant", "small model", or "" without a draft; static
+// storage.
 LLAMA_API const char * eagle_draft_kind(const eagle_session * session);
 
 // Name of the device that the draft runs on, "" without a draft. Valid as long as the session.

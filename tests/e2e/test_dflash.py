@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.command import llama_eagle
 from fixtures.dflash import CASES, DFlashSpec, make_dflash
+from fixtures.eagle3_checkpoints import PEAGLE, DraftSpec, make_draft
+from fixtures.serving import serve
 from fixtures.targets import make_target
 from llama_eagle.cli.commands.bench import Pair
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 
 pytestmark = pytest.mark.native
-KINDS = {"dflash": CASES["dflash"], "dflash2": CASES["dflash2"], "dspark": CASES["dspark-no-confidence"]}
+KINDS = {
+    "dflash": CASES["dflash"], "dflash2": CASES["dflash2"], "dspark": CASES["dspark-no-confidence"],
+    "peagle": PEAGLE["plain"],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["qwen3", "qwen35"])
@@ -27,10 +33,11 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder / "target.gguf"
 
 
-def draft_of(target: Path, spec: DFlashSpec, name: str) -> Path:
-    path = target.with_name(f"{name}.gguf")
+def draft_of(target: Path, spec: DFlashSpec | DraftSpec, name: str) -> Path:
+    path, folder = target.with_name(f"{name}.gguf"), target.with_name(name)
     if not path.is_file():
-        convert_draft(make_dflash(target.with_name(name), spec), target, path, DraftOptions(outtype="f16"))
+        made = make_dflash(folder, spec) if isinstance(spec, DFlashSpec) else make_draft(folder, spec)
+        convert_draft(made, target, path, DraftOptions(outtype="f16"))
     return path
 
 
@@ -58,14 +65,33 @@ def test_the_text_is_that_of_plain_decoding(kind: str, target: Path) -> None:
             assert texts(llm)[0] == after
 
 
-def test_generate_and_bench_name_the_drafter(target: Path) -> None:
-    draft = draft_of(target, KINDS["dflash"], "dflash")
-    assert Pair(model=target, draft=str(draft)).drafter == "dflash"
+@pytest.mark.parametrize(
+    ("kind", "name", "architecture"), [("dflash", "DFlash", "dflash"), ("peagle", "P-EAGLE", "eagle3")]
+)
+def test_generate_and_bench_name_the_drafter(kind: str, name: str, architecture: str, target: Path) -> None:
+    draft = draft_of(target, KINDS[kind], kind)
+    assert Pair(model=target, draft=str(draft)).drafter == architecture
     arguments = ["generate", "-m", str(target), "--raw", "-p", "a b c", "-n", "24", "--temp", "0", "--json"]
     plain = json.loads(llama_eagle(*arguments, "-d", "none").stdout)
     drafted = json.loads(llama_eagle(*arguments, "-d", str(draft), "--n-draft", "4").stdout)
     assert drafted["text"] == plain["text"]
-    assert "DFlash" in drafted["speculative"]["drafter"]
+    assert name in drafted["speculative"]["drafter"]
+
+
+def test_a_server_drafts_for_several_clients(tmp_path: Path) -> None:
+    """Mask rows of several slots pass through one graph; each client reads the text of plain decoding."""
+    checkpoint = make_target("qwen3", tmp_path / "checkpoint", seed=3)
+    convert_target(checkpoint, tmp_path / "tiny.gguf", TargetOptions(outtype="q8_0"))
+    draft, found = draft_of(tmp_path / "tiny.gguf", KINDS["peagle"], "peagle"), []
+    for options in (("-d", "none"), ("-d", draft, "--n-draft", 4, "--no-lookup")):
+        arguments = ("-m", tmp_path / "tiny.gguf", *options, "--parallel", 3, "-c", 384, "-t", 1)
+        with serve(*arguments) as server, ThreadPoolExecutor(3) as pool:
+            asked = [
+                pool.submit(server.complete, [7, n, 41], 24, temperature=0, ignore_eos=True) for n in (300, 20, 90)
+            ]
+            found.append([each.result() for each in asked])
+    assert [answer["tokens"] for answer in found[0]] == [answer["tokens"] for answer in found[1]]
+    assert all(answer["timings"]["draft_n"] > 0 for answer in found[1])
 
 
 def test_a_draft_next_to_its_target_is_found(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fixtures.dflash import CASES, make_dflash
-from fixtures.eagle3_checkpoints import DraftSpec, make_draft
+from fixtures.eagle3_checkpoints import PEAGLE, DraftSpec, make_draft
 from fixtures.gemma4 import make_gemma4_pair
 from fixtures.targets import make_target
 from llama_eagle import cli
@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.native, pytest.mark.slow]
 NAMES = {  # drafter of the commands' reports, and its name in those of `bench`
     "small": ("small model", "small"),
     "eagle3": ("EAGLE-3", "eagle3"),
+    "peagle": ("P-EAGLE", "eagle3"),
     "dflash": ("DFlash", "dflash"),
     "dflash2": ("DFlash2", "dflash"),
     "dspark": ("DSpark", "dflash"),
@@ -43,7 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     convert_target(make_target("qwen35-text", folder / "t", 3, mtp=True), target, TargetOptions(outtype="q8_0"))
     small = make_target("qwen35-text", folder / "s", 4, num_hidden_layers=4)
     convert_target(small, folder / "small.gguf", TargetOptions(outtype="q8_0"))
-    convert_draft(make_draft(folder / "e", DraftSpec()), target, folder / "eagle3.gguf", options)
+    for kind, spec in (("eagle3", DraftSpec()), ("peagle", PEAGLE["plain"])):
+        convert_draft(make_draft(folder / kind, spec), target, folder / f"{kind}.gguf", options)
     for kind, case in BLOCKS.items():
         convert_draft(make_dflash(folder / kind, CASES[case]), target, folder / f"{kind}.gguf", options)
     make_gemma4_pair(folder / "gemma")

@@ -76,6 +76,7 @@ class Eagle3Reference:
         self.eps = geometry["rms_norm_eps"]
         self.norm_before_residual = flags.get("norm_before_residual", False)
         self.norm_output = flags.get("norm_output", False)
+        self.mask_token = config.get("mask_token_id", -1)
         self.n_layer = len({name.split(".")[1] for name in self.w if name.startswith("layers.")})
         self.windows = _windows(geometry, self.n_layer)
         self.scale = config.get("logit_scale", 1.0)
@@ -195,6 +196,11 @@ class Eagle3Reference:
             position += 1
             steps.append(self.slot(steps[-1].token, steps[-1].hidden, position))
         return steps
+
+    def masked(self, token: int, features: torch.Tensor, position: int, n_steps: int) -> list[Step]:
+        """A greedy draft of P-EAGLE: mask rows, with learned features, follow the root."""
+        root, mask = self.slot(token, self.fuse(features), position), self.fuse(self.w["mask_hidden"].flatten())
+        return [root, *(self.slot(self.mask_token, mask, position + i) for i in range(1, n_steps))]
 
 
 def mlp(

@@ -15,6 +15,7 @@ from fixtures.eagle3_checkpoints import (
     CASES,
     GEMMA,
     LLAMA3,
+    PEAGLE,
     YARN,
     DraftSpec,
     draft_tensors,
@@ -22,6 +23,7 @@ from fixtures.eagle3_checkpoints import (
     make_target_gguf,
 )
 from llama_eagle.convert.drafts import DraftOptions, DraftReport, convert_draft, is_draft, layers
+from llama_eagle.convert.export import export_draft
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, EagleError, UsageError
 from safetensors.torch import load_file, save_file
@@ -229,13 +231,23 @@ def test_bad_vocabulary_maps(fault: str, tmp_path: Path, target: Path) -> None:
 
 # --- refusals ----------------------------------------------------------------------------------------------------
 
-NORM = torch.ones(64)
+NORM, MASK = torch.ones(64), torch.ones(1, 1, 192)
+PARALLEL = {"parallel_drafting": True, "mask_token_id": 7}
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor | None], str]] = {
     "MLA": ({"kv_lora_rank": 512}, {"midlayer__self_attn__k_proj__weight": None}, "MLA"),
     "MLA tensors": ({}, {"midlayer__self_attn__kv_b_proj__weight": NORM}, "MLA"),
     "MoE": ({"num_experts": 8}, {"midlayer__mlp__gate_proj__weight": None}, "mixture of experts"),
     "MoE tensors": ({}, {"midlayer__mlp__experts__0__up_proj__weight": NORM}, "mixture of experts"),
-    "P-EAGLE": ({}, {"mask_hidden": NORM}, "P-EAGLE"),
+    "P-EAGLE without a mask token": ({}, {"mask_hidden": MASK}, "mask token of this P-EAGLE draft is None, expected"),
+    "P-EAGLE with a large mask token": (
+        {**PARALLEL, "mask_token_id": 512},
+        {"mask_hidden": MASK},
+        "512, expected an id b",
+    ),
+    "P-EAGLE with two mask tokens": ({**PARALLEL, "pard_token": 1}, {"mask_hidden": MASK}, "mask tokens differ"),
+    "P-EAGLE without states for masks": (PARALLEL, {}, "there is no mask_hidden"),
+    "P-EAGLE with narrow states": (PARALLEL, {"mask_hidden": torch.ones(1, 1, 64)}, "mask_hidden has shape"),
+    "P-EAGLE with many depths": ({**PARALLEL, "num_depths": 65}, {"mask_hidden": MASK}, "expected 1 to 64"),
     "no aux states": ({"eagle_config": {"use_aux_hidden_state": False}}, {}, "last hidden state"),
     "MTP": ({}, {"eh_proj__weight": NORM}, "eh_proj"),
     "parallel heads": ({}, {"parallel_draft_heads__0__weight": NORM}, "parallel"),
@@ -287,6 +299,28 @@ def test_refused_with_a_reason(case: str, tmp_path: Path, target: Path) -> None:
         Converted(folder, target)
     assert "\n" not in str(caught.value)
     assert {path.name for path in tmp_path.iterdir()} == {"draft", "target.gguf"}
+
+
+@pytest.mark.parametrize("name", PEAGLE)
+def test_p_eagle(name: str, tmp_path: Path, target: Path) -> None:
+    spec = PEAGLE[name]
+    found = convert(tmp_path, target, spec)
+    assert found.report.layout == "extended" and "mask rows of P-EAGLE" in found.report.extended_because
+    assert found.keys["eagle3.block_size"] == spec.config.get("num_depths", 8)
+    assert found.keys["tokenizer.ggml.mask_token_id"] == 17
+    stored = load_file(tmp_path / "draft/model.safetensors")["mask_hidden"].flatten()
+    assert found.types["fc.mask"] == "F32" and np.array_equal(found.tensors["fc.mask"], stored.float().numpy())
+    with pytest.raises(ConversionError, match="a P-EAGLE draft"):
+        export_draft(found.path, target, tmp_path / "out", "speculators")
+
+
+def test_p_eagle_as_vllm_names_it(tmp_path: Path, target: Path) -> None:
+    """Its tensors show what it is; the number of tokens of a pass is that of speculators if none is stated."""
+    folder = make_draft(tmp_path / "draft", DraftSpec(mask_token=17))
+    edit(folder, ptd_token_id=9, parallel_drafting=True)
+    found = Converted(folder, target)
+    assert found.keys["tokenizer.ggml.mask_token_id"] == 9 and found.keys["eagle3.block_size"] == 8
+    assert "states no num_depths" in " ".join(found.report.warnings)
 
 
 def test_nemo_stores_no_layers(tmp_path: Path, target: Path) -> None:

@@ -24,7 +24,7 @@ from llama_eagle.errors import EnvironmentFailure, IncompatibleModels, InputErro
 from llama_eagle.gguf import architectures, mtp, names
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.names import FileName, read_name
-from llama_eagle.pairs import DFLASH, DFLASH2, DSPARK, EAGLE3, PAIRS, find_pairs, kept_draft
+from llama_eagle.pairs import DFLASH, DFLASH2, DSPARK, EAGLE3, PAIRS, PEAGLE, find_pairs, kept_draft
 from llama_eagle.sessions.options import MTP
 
 
@@ -261,7 +261,7 @@ def test_published_pairs_have_the_form_of_hub_ids() -> None:
     for pair in PAIRS:
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", pair.target), pair
         assert re.fullmatch(r"[\w.-]+/[\w.-]+(/[\w.-]+)?", pair.draft), pair
-        assert pair.kind in (EAGLE3, DFLASH, DFLASH2, DSPARK) and pair.maker and pair.licence, pair
+        assert pair.kind in (EAGLE3, PEAGLE, DFLASH, DFLASH2, DSPARK) and pair.maker and pair.licence, pair
         assert pair.size is None or 0.05 <= pair.size <= 4, pair
         is_block = any(kind in pair.draft.lower() for kind in ("dflash", "dspark"))
         assert is_block == (pair.kind != EAGLE3), pair

@@ -13,7 +13,7 @@ import pytest
 from fixtures import dflash
 from fixtures.dflash import CASES as BLOCK_CASES
 from fixtures.dflash import make_dflash
-from fixtures.eagle3_checkpoints import CASES, make_draft, make_target_gguf
+from fixtures.eagle3_checkpoints import CASES, PEAGLE, make_draft, make_target_gguf
 from fixtures.tiny_gguf import write_draft, write_target
 from fuzz.gguf_file import MUTATIONS, File, Tensor, mutated, read, resized, text
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
@@ -45,7 +45,7 @@ def arch(file: File) -> bytes:
 
 def tensor(name: str, *, type_id: int | None = None, dims: list[int] | None = None) -> Callable[[File], None]:
     def change(file: File) -> None:
-        found = next(t for t in file.tensors if t.name == name.encode())
+        found = named(file, name)
         found.type_id = found.type_id if type_id is None else type_id
         found.dims = found.dims if dims is None else dims
         resized(found)
@@ -267,6 +267,35 @@ def test_mutations_end_in_an_error_or_none(files: tuple[Path, Path], tmp_path: P
             assert len(str(error)) < 1000
             refused += 1
     assert 300 < refused < 590
+
+
+MASK_TOKEN = "tokenizer.ggml.mask_token_id"
+PEAGLE_FAULTS: dict[str, tuple[Callable[[File], None], str]] = {
+    "no states for masks": (lambda file: file.tensors.remove(named(file, "fc.mask")), "has only one of fc.mask and"),
+    "F16 states": (tensor("fc.mask", type_id=1), "fc.mask is F16, it must be F32"),
+    "narrow states": (tensor("fc.mask", dims=[64]), "fc.mask has shape"),
+    "no tokens in a pass": (key("block_size", 0), "block_size is 0"),
+    "many tokens in a pass": (key("block_size", 65), "block_size is 65"),
+    "mask beyond the vocabulary": (key(MASK_TOKEN, 512), "mask token is 512, expected an id below 512"),
+}
+
+
+def named(file: File, name: str) -> Tensor:
+    return next(t for t in file.tensors if t.name == name.encode())
+
+
+@pytest.mark.parametrize("fault", PEAGLE_FAULTS)
+def test_faults_of_p_eagle(fault: str, tmp_path: Path) -> None:
+    change, message = PEAGLE_FAULTS[fault]
+    checkpoint = make_draft(tmp_path / "draft", PEAGLE["plain"])
+    target = make_target_gguf(tmp_path / "t.gguf")
+    convert_draft(checkpoint, target, tmp_path / "d.gguf", DraftOptions(outtype="f32"))
+    require_models(target, tmp_path / "d.gguf")
+    file = read(tmp_path / "d.gguf")
+    change(file)
+    (tmp_path / "d.gguf").write_bytes(file.encode())
+    with pytest.raises(InputError, match=re.escape(message)):
+        require_models(target, tmp_path / "d.gguf")
 
 
 def test_every_mutation_keeps_a_file_apart_and_together(files: tuple[Path, Path]) -> None:

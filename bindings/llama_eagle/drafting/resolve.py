@@ -11,7 +11,7 @@ from llama_eagle.errors import IncompatibleModels, InputError, UsageError
 from llama_eagle.gguf import mtp
 from llama_eagle.gguf.architectures import copies_state, rollback_problem
 from llama_eagle.gguf.header import Header, Source, read_model
-from llama_eagle.gguf.names import DRAFT_KINDS, names_of
+from llama_eagle.gguf.names import draft_kind, names_of
 from llama_eagle.gguf.pairing import require_target
 from llama_eagle.gguf.sidecars import Sidecar, find_sidecars, fitting
 from llama_eagle.gguf.validate.small import is_small
@@ -170,7 +170,7 @@ def _choice(target: list[Header], draft: Sidecar | None, options: Options, remar
     if draft is None or draft.files is None:
         return Choice(replace(options, draft=MTP), f"the target's own MTP head drafts {remark}", target)
     path = draft.files[0].path
-    kind = DRAFT_KINDS.get(draft.files[0].architecture)
+    kind = draft_kind(draft.files[0])
     what = f"the {kind.partition(' ')[2]}" if kind else "the MTP head in"
     why = f"{what} {path.name} drafts: {draft.rule} {remark}"
     return Choice(replace(options, draft=path), why, target, draft.files)

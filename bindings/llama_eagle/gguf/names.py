@@ -21,6 +21,7 @@ DRAFT_KINDS = {  # by architecture: models that only draft
     "dflash": "a DFlash draft",
     ASSISTANT: "an assistant of Gemma 4",
 }
+PARALLEL = "eagle3.block_size"  # key of a P-EAGLE draft: the number of tokens that it proposes in one pass
 HELD_OUT = "llama_eagle.held_out_acceptance"  # key of a draft: acceptance rates by position, from the trainer
 TRAINED_LENGTH = "llama_eagle.trained_length"  # key of a draft: tokens of its longest training text, from the trainer
 FEATURE_DRAFTS = frozenset(DRAFT_KINDS) - {ASSISTANT}  # read the target's states, and its head if they have none
@@ -36,6 +37,16 @@ _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
 _TYPE = r"(?:UD-)?(?:I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_\d|BF16|F16|F32|FP16|FP32|MXFP\d(?:_[A-Z]+)?|NVFP4)"
 _QUANT = re.compile(rf"(?i)(?:^|[-._])({_TYPE})(?=$|[-.])")
 _FOLDER = re.compile(rf"(?i){_TYPE}")
+
+
+def is_parallel(draft: Header) -> bool:
+    """Return True for an EAGLE-3 draft that proposes all tokens of a round in one pass (P-EAGLE)."""
+    return PARALLEL in draft.keys
+
+
+def draft_kind(file: Header) -> str | None:
+    """Return the kind of a model that only drafts, with its article; None for other models."""
+    return "a P-EAGLE draft" if is_parallel(file) else DRAFT_KINDS.get(file.architecture)
 
 
 @dataclass(frozen=True)

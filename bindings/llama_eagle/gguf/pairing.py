@@ -23,7 +23,7 @@ from llama_eagle.gguf.architectures import (
 )
 from llama_eagle.gguf.finding import Finding
 from llama_eagle.gguf.header import GIVE_PATH, HUB_ID, NO_FILE, ArrayRef, Header, Source, read_model
-from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS, FEATURE_DRAFTS
+from llama_eagle.gguf.names import ASSISTANT, DRAFT_KINDS, FEATURE_DRAFTS, draft_kind, is_parallel
 from llama_eagle.gguf.reading import LOOKED_UP, bytes_read
 from llama_eagle.gguf.size import require_addresses
 from llama_eagle.gguf.validate import WITHOUT_TEXT, assistant, check_files, small
@@ -63,7 +63,8 @@ def require_target(header: Header) -> None:
     arch = header.architecture
     if arch in DRAFT_KINDS:
         raise InputError(
-            f"{header.path} is {DRAFT_KINDS[arch]}, not a target. Give it as the draft, and a full model as the target."
+            f"{header.path} is {draft_kind(header)}, not a target. Give it as the draft, and a full model as the "
+            "target."
         )
     kind = KNOWN_NON_TARGETS.get(arch) or KNOWN_NON_TARGETS.get(str(header.keys.get("general.type", "")))
     if kind:
@@ -352,4 +353,4 @@ def draft_shares(target: Sequence[Header], draft: Sequence[Header] | None) -> di
 
 def drafts_blocks(draft: Header) -> bool:
     """Return True for a draft that proposes all tokens of a round in one pass."""
-    return draft.architecture == "dflash"
+    return draft.architecture == "dflash" or is_parallel(draft)

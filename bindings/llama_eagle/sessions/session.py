@@ -23,7 +23,7 @@ from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.options import SessionOptions
 from llama_eagle.vision.rows import EmbeddedRows
 
-BLOCK_KINDS = ("DFlash", "DFlash2", "DSpark")  # draft models that propose all tokens of a round in one pass
+BLOCK_KINDS = ("DFlash", "DFlash2", "DSpark", "P-EAGLE")  # draft models that propose all tokens of a round in one pass
 
 
 @dataclass(frozen=True)

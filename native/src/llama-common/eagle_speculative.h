@@ -27,9 +27,10 @@ static std::vector<llama_token> eagle_base_ids(const char * path) {
 
 // Returns true for a draft model that reads its weights once for all tokens of a round.
 static bool eagle_drafts_blocks(const llama_model * model) {
-    char architecture[8] = {};
-    llama_model_meta_val_str(model, "general.architecture", architecture, sizeof architecture);
-    return std::strcmp(architecture, "dflash") == 0;
+    char value[8] = {};
+    llama_model_meta_val_str(model, "general.architecture", value, sizeof value);
+    return std::strcmp(value, "dflash") == 0 ||
+           llama_model_meta_val_str(model, "eagle3.block_size", value, sizeof value) >= 0;  // P-EAGLE
 }
 
 // Rounds of all slots: chooses the drafter and draft length of each slot, and measures the times.

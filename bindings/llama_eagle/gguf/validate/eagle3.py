@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from llama_eagle.gguf.header import ArrayRef, Header, TensorInfo
+from llama_eagle.gguf.names import PARALLEL, is_parallel
 from llama_eagle.gguf.validate.keys import check_keys
 from llama_eagle.gguf.validate.table import (
     I32,
@@ -25,7 +26,8 @@ from llama_eagle.gguf.validate.table import (
 )
 
 PREFIX = "eagle3."
-MAX_BLOCKS, MAX_AUX = 64, 64  # limits of the extended layout
+MAX_BLOCKS, MAX_AUX, MAX_DEPTHS = 64, 64, 64  # limits of the extended layout
+MASK_STATES, MASK_TOKEN = "fc.mask", "tokenizer.ggml.mask_token_id"  # of P-EAGLE
 
 KEYS = (
     Key("context_length", "u32", 1, MAX_CONTEXT, required=True),
@@ -41,6 +43,7 @@ KEYS = (
     Key("norm_before_residual", "bool"),
     Key("norm_before_fc", "bool"),
     Key("norm_output", "bool"),
+    Key("block_size", "u32", 1, MAX_DEPTHS),
     Key("final_logit_softcapping", "f32", 1e-6, 1e30),
     Key("attention.sliding_window", "u32", 1, MAX_CONTEXT),
     Key("attention.sliding_window_pattern", "bool[]"),
@@ -73,7 +76,11 @@ BLOCK = (
     matrix("ffn_down.weight", "F", "H"),
 )
 FIRST_BLOCK = (vector("attn_norm_2.weight", "H"),)
-EXTENDED_MODEL = (Tensor("extended", ("1",), type=I32), vector("fc.bias", "H", required=False))
+EXTENDED_MODEL = (
+    Tensor("extended", ("1",), type=I32),
+    vector("fc.bias", "H", required=False),
+    vector(MASK_STATES, "AT", required=False),
+)
 EXTENDED_BLOCK = (
     vector("attn_q.bias", "Q", required=False),
     vector("attn_k.bias", "K", required=False),
@@ -204,6 +211,15 @@ def _check_layout(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
     beyond_stock = sizes["L"] != 1 or header.arch_key("norm_output") or header.arch_key("attention.sliding_window")
     if not is_extended(header) and beyond_stock:
         yield "it needs the extended layout, but is not marked as such"
+    yield from _check_masks(header, sizes)
+
+
+def _check_masks(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:
+    if is_parallel(header) != (MASK_STATES in header.tensors):
+        yield f"it has only one of {MASK_STATES} and {PARALLEL}, but a P-EAGLE draft has both"
+    token = header.keys.get(MASK_TOKEN)
+    if is_parallel(header) and not (type(token) is int and 0 <= token < sizes["V"]):
+        yield f"its mask token is {token}, expected an id below {sizes['V']} ({MASK_TOKEN})"
 
 
 def check_map(header: Header, sizes: Mapping[str, int]) -> Iterator[str]:

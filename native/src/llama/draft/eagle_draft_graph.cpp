@@ -39,7 +39,7 @@ int32_t DraftShape::n_rows() const {
 int32_t DraftGraph::slot_of_part(size_t part) const {
     int32_t slot = 0;
     for (size_t p = 0; p < part; p++) {
-        slot += align(shape.parts[p].n_in) + (n_block > 0 ? align(n_block) : alignment * shape.n_steps);
+        slot += align(n_given(p)) + (n_block > 0 ? align(n_block) : alignment * n_chained());
     }
     return slot;
 }
@@ -55,7 +55,8 @@ int32_t DraftGraph::mask_row(size_t part) const {
 DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape)
     : shape(shape),
       alignment((int32_t) std::max<size_t>(1, tensors.alignment / sizeof(int32_t))),
-      n_block(model.block.n_max > 0 && shape.n_steps > 0 ? model.block.n_rows(shape.n_steps) : 0),
+      n_block(model.has_own_block() && shape.n_steps > 0 ? model.block.n_rows(shape.n_steps) : 0),
+      n_masked(model.block.follows_row && shape.n_steps > 0 ? model.block.n_rows(shape.n_steps) : 0),
       n_position_parts(model.rope.has_sections() ? GGML_MROPE_SECTIONS : 1) {
     const size_t n_per_step = MAX_NODES_PER_STEP + MAX_NODES_PER_PART * shape.parts.size();
     const size_t n_nodes = n_per_step * model.n_layer * (shape.n_steps + 1) + 16 * model.n_states();
@@ -69,8 +70,8 @@ DraftGraph::DraftGraph(const DraftModel & model, const DraftTensors & tensors, D
 
 void GraphBuilder::build() {
     make_inputs();
-    ggml_tensor * hidden = decode(g.embeddings, project(states()), {GIVEN, g.shape.n_in()}, g.shape.n_steps > 0);
-    if (g.n_block > 0) {
+    ggml_tensor * hidden = decode(g.embeddings, project(states()), {GIVEN, g.n_given()}, g.shape.n_steps > 0);
+    if (g.n_block > 0 || g.n_masked > 0) {
         return predict(rows_to_predict(hidden));
     }
     for (int32_t step = 0; step < g.shape.n_steps; step++) {
@@ -91,11 +92,12 @@ void GraphBuilder::make_inputs() {
     for (const DraftPart & part : g.shape.parts) {
         g.state_lines.push_back(input(GGML_TYPE_I32, m.n_states() * part.n_in, 1));
     }
-    g.embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_in());
+    g.states_of_rows = input(GGML_TYPE_I32, g.n_given(), 1);
+    g.embeddings = input(GGML_TYPE_F32, m.n_embd, g.n_given());
     g.block_embeddings = input(GGML_TYPE_F32, m.n_embd, g.shape.n_parts() * std::max(1, g.n_block));
     g.positions = input(GGML_TYPE_I32, g.n_position_parts * g.n_positions(), 1);
     g.slots = input(GGML_TYPE_I64, g.n_slots(), 1);
-    g.last_rows = input(GGML_TYPE_I32, g.shape.n_parts(), 1);
+    g.last_rows = input(GGML_TYPE_I32, g.shape.n_parts() * g.n_last(), 1);
     const int32_t n_mask_rows = g.mask_row(g.shape.parts.size());
     g.last_tokens = input(GGML_TYPE_I32, g.shape.n_parts(), 1);
     g.mask = input(GGML_TYPE_F16, g.shape.n_kv, n_mask_rows);
@@ -130,13 +132,14 @@ ggml_tensor * GraphBuilder::linear(ggml_tensor * weight, ggml_tensor * bias, ggm
 }
 
 ggml_tensor * GraphBuilder::last_rows(ggml_tensor * x) {
-    if (x->ne[1] == g.shape.n_parts()) {
+    const int64_t n_last = g.n_last();
+    if (x->ne[1] == g.shape.n_parts() * n_last) {
         return x;
     }
     if (g.shape.n_parts() > 1) {
         return ggml_get_rows(ctx, x, g.last_rows);
     }
-    return ggml_cont(ctx, ggml_view_2d(ctx, x, x->ne[0], 1, x->nb[1], (x->ne[1] - 1) * x->nb[1]));
+    return ggml_cont(ctx, ggml_view_2d(ctx, x, x->ne[0], n_last, x->nb[1], (x->ne[1] - n_last) * x->nb[1]));
 }
 
 ggml_tensor * GraphBuilder::positions(Rows rows) {
@@ -149,7 +152,7 @@ ggml_tensor * GraphBuilder::positions(Rows rows) {
 }
 
 ggml_tensor * GraphBuilder::slots(size_t part, Rows rows) {
-    int32_t first = g.slot_of_part(part), n = g.shape.parts[part].n_in;
+    int32_t first = g.slot_of_part(part), n = g.n_given(part);
     if (rows.step == BLOCK) {
         first = g.slot_of_block(part);
         n = g.n_block;
@@ -165,15 +168,13 @@ ggml_tensor * GraphBuilder::part_of(ggml_tensor * x, size_t part, Rows rows) {
     if (g.shape.n_parts() == 1) {
         return x;
     }
-    int64_t first = (int64_t) part, n = 1;
-    if (rows.step == BLOCK) {
-        n = g.n_block;
-        first *= n;
-    } else if (!rows.are_last()) {
-        const auto & parts = g.shape.parts;
-        first = std::accumulate(parts.begin(), parts.begin() + part, 0,
-                                [](int32_t sum, const DraftPart & p) { return sum + p.n_in; });
-        n = parts[part].n_in;
+    int64_t n = rows.step == BLOCK ? g.n_block : g.n_last(), first = n * (int64_t) part;
+    if (rows.step == GIVEN) {
+        n = g.n_given(part);
+        first = 0;
+        for (size_t p = 0; p < part; p++) {
+            first += g.n_given(p);
+        }
     }
     if (x->ne[2] == 1) {
         return ggml_view_2d(ctx, x, x->ne[0], n, x->nb[1], first * x->nb[1]);
@@ -254,11 +255,11 @@ ggml_tensor * GraphBuilder::attention_of(size_t part, size_t il, ggml_tensor * q
     return ggml_reshape_2d(ctx, y, m.n_head_dim * m.n_head, n);
 }
 
-// Returns the rows of the blocks {H, parts * n_block} that propose tokens, step by step: {H, parts * n_steps}.
+// Returns the rows of the blocks {H, parts * rows of each} that propose tokens, step by step: {H, parts * n_steps}.
 ggml_tensor * GraphBuilder::rows_to_predict(ggml_tensor * x) {
-    const int64_t n_parts = g.shape.n_parts(), n_steps = g.shape.n_steps;
-    const size_t first = (g.n_block - n_steps) * x->nb[1];
-    x = ggml_view_3d(ctx, x, m.n_embd, n_steps, n_parts, x->nb[1], g.n_block * x->nb[1], first);
+    const int64_t n_parts = g.shape.n_parts(), n_steps = g.shape.n_steps, n_rows = x->ne[1] / n_parts;
+    const size_t first = (n_rows - n_steps) * x->nb[1];
+    x = ggml_view_3d(ctx, x, m.n_embd, n_steps, n_parts, x->nb[1], n_rows * x->nb[1], first);
     return ggml_cont_2d(ctx, ggml_permute(ctx, x, 0, 2, 1, 3), m.n_embd, n_parts * n_steps);
 }
 

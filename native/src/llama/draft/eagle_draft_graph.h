@@ -59,12 +59,14 @@ struct DraftGraph {
     DraftGraph(const DraftModel & model, const DraftTensors & tensors, DraftShape shape);
 
     const DraftShape shape;
-    // Layout of `positions`: all given rows, then for each step one row per part, or the parts' blocks. Layout of
-    // `slots`: for each part its given rows, then one for each step, or its block. Each group begins at a multiple of
+    // Layout of `positions`: all given rows, then for each step one row per part (with mask rows, those that predict of
+    // each part), or the parts' blocks. Layout of `slots`: for each part its given rows, then one for each step, or its
+    // block. The given rows of a part are those with states, then its mask rows. Each group begins at a multiple of
     // this number of elements, because devices require aligned data, and some ignore the offset of an unaligned view
     // (ggml-vulkan's ROPE did).
     const int32_t alignment;
-    const int32_t n_block;           // rows of a part's block; 0: a chain of steps
+    const int32_t n_block;           // rows of a part's own block; 0: a chain of steps, or mask rows
+    const int32_t n_masked;          // mask rows after each part's rows with states, all of them GIVEN rows
     const int32_t n_position_parts;  // 4 with M-RoPE: the parts of a group follow each other
 
     ggml_context_ptr ctx;
@@ -74,14 +76,15 @@ struct DraftGraph {
     // Inputs. The rows of a part's mask are the given ones, then one for each step after the first, or those of its
     // block.
     std::vector<ggml_tensor *> state_lines;  // per part {A*n_in} I32: lines of its states in the FeatureStore's table
-    ggml_tensor * embeddings;                // {H, n_in}
-    ggml_tensor * block_embeddings;          // {H, parts * n_block}
-    ggml_tensor * positions;                 // {n_position_parts * n_positions} I32
-    ggml_tensor * slots;                     // {n_slots} I64: destinations of K and V
-    ggml_tensor * last_rows;                 // {parts} I32: each part's last row among all given rows
-    ggml_tensor * last_tokens;               // {parts} I32: tokens of these rows, for block drafts
-    ggml_tensor * mask;                      // {n_kv, rows} F16
-    ggml_tensor * mask_window;               // {n_kv, rows} F16, for layers with a sliding window
+    ggml_tensor * states_of_rows;    // {n_given} I32: which states a given row reads; the last ones are the mask's
+    ggml_tensor * embeddings;        // {H, n_given}
+    ggml_tensor * block_embeddings;  // {H, parts * n_block}
+    ggml_tensor * positions;         // {n_position_parts * n_positions} I32
+    ggml_tensor * slots;             // {n_slots} I64: destinations of K and V
+    ggml_tensor * last_rows;         // {parts * n_last} I32: each part's last rows among all given rows
+    ggml_tensor * last_tokens;       // {parts} I32: tokens of these rows, for block drafts
+    ggml_tensor * mask;              // {n_kv, rows} F16
+    ggml_tensor * mask_window;       // {n_kv, rows} F16, for layers with a sliding window
 
     // {parts, n_steps}: probabilities of the drafted tokens over the draft's vocabulary. On a remote device the token
     // ids follow in the same tensor, as floats, so that one read returns both.
@@ -93,16 +96,20 @@ struct DraftGraph {
     std::vector<ggml_tensor *> hidden;  // {H, parts}: input of the next step
 
     int32_t align(int32_t n) const { return (n + alignment - 1) / alignment * alignment; }
-    int32_t position_of_step(int32_t step) const { return align(shape.n_in()) + align(shape.n_parts()) * step; }
-    int32_t position_of_block() const { return align(shape.n_in()); }
+    int32_t n_given(size_t part) const { return shape.parts[part].n_in + n_masked; }
+    int32_t n_given() const { return shape.n_in() + shape.n_parts() * n_masked; }
+    int32_t n_last() const { return n_masked + 1; }  // given rows of a part that predict
+    int32_t n_chained() const { return n_masked > 0 ? 1 : shape.n_steps; }
+    int32_t position_of_step(int32_t step) const { return align(n_given()) + align(shape.n_parts() * n_last()) * step; }
+    int32_t position_of_block() const { return align(n_given()); }
     int32_t n_positions() const {
-        return n_block > 0 ? position_of_block() + align(shape.n_parts() * n_block) : position_of_step(shape.n_steps);
+        return n_block > 0 ? position_of_block() + align(shape.n_parts() * n_block) : position_of_step(n_chained());
     }
     int32_t slot_of_part(size_t part) const;
     int32_t slot_of_step(size_t part, int32_t step) const {
-        return slot_of_part(part) + align(shape.parts[part].n_in) + alignment * step;
+        return slot_of_part(part) + align(n_given(part)) + alignment * step;
     }
-    int32_t slot_of_block(size_t part) const { return slot_of_part(part) + align(shape.parts[part].n_in); }
+    int32_t slot_of_block(size_t part) const { return slot_of_part(part) + align(n_given(part)); }
     int32_t n_slots() const { return slot_of_part(shape.parts.size()); }
     int32_t mask_row(size_t part) const;  // the part's first row
     int32_t n_mask_rows(size_t part) const { return n_block > 0 ? n_block : shape.n_rows(part); }

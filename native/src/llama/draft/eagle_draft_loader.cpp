@@ -49,6 +49,7 @@ class Loader {
         const int64_t width = h.n_embd_inp_enc();
         m.fc = m.create_tensor(m.tn(LLM_TENSOR_FC, "weight"), {width, h.n_embd}, 0);
         m.create_tensor(m.tn(LLM_TENSOR_FC, "bias"), {h.n_embd}, optional);
+        m.create_tensor(m.tn(LLM_TENSOR_FC, "mask"), {width}, optional);
         if (h.norm_before_fc) {
             m.output_norm_enc = m.create_tensor(m.tn(LLM_TENSOR_ENC_OUTPUT_NORM, "weight"), {width}, 0);
         }

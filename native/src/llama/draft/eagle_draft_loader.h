@@ -1,6 +1,6 @@
 // Loads drafts that llama.cpp's own loaders refuse; those call it. EAGLE-3 drafts in the extended layout
-// (docs/formats.md): biases, q/k norms, fc_norm, any number of aux features, more than one layer. llama.cpp loads
-// drafts in the stock layout itself. Also loads MTP heads with their own vocabulary.
+// (docs/formats.md): biases, q/k norms, fc_norm, mask states, any number of aux features, more than one layer.
+// llama.cpp loads drafts in the stock layout itself. Also loads MTP heads with their own vocabulary.
 #pragma once
 
 #include <cstdint>

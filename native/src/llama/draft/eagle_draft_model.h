@@ -29,14 +29,17 @@ struct DraftRope {
 };
 
 // A draft model that proposes all tokens in one pass over a block of rows: the last token, then mask tokens.
+// P-EAGLE: the row of the last token is a row with states of the target, which mask rows follow.
 struct DraftBlock {
     int32_t n_max = 0;  // longest draft; 0: the model drafts one token at a time
     llama_token mask = -1;
     bool from_anchor = false;  // the row of the last token proposes the first token; else the row after it does
     bool causal = false;       // rows of the block do not attend to later ones
+    bool follows_row = false;  // the block begins with the last row that has states, and passes through the layers with
+                               // all rows; such a block is causal, and its first row proposes the first token
 
-    // Number of rows of a block that proposes n_steps tokens.
-    int32_t n_rows(int32_t n_steps) const { return n_steps + (from_anchor ? 0 : 1); }
+    // Number of rows that propose n_steps tokens, without a row that has states.
+    int32_t n_rows(int32_t n_steps) const { return n_steps + (follows_row ? -1 : from_anchor ? 0 : 1); }
 };
 
 struct DraftModel {
@@ -91,6 +94,8 @@ struct DraftModel {
     // chain.
     int32_t n_more_rows(int32_t n_steps) const { return block.n_max > 0 ? block.n_rows(n_steps) : n_steps - 1; }
     bool is_windowed(size_t il) const { return !windowed.empty() && windowed[il]; }
+    // True if the rows of its blocks have no states of the target and pass through the layers apart from those that do.
+    bool has_own_block() const { return block.n_max > 0 && !block.follows_row; }
     int64_t n_states() const { return (int64_t) states.size(); }  // A
     int32_t target_id(int32_t draft_id) const { return d2t_id.empty() ? draft_id : d2t_id[draft_id]; }
 

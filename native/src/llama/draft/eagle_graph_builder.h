@@ -15,8 +15,8 @@ class GraphBuilder {
     void build();
 
   protected:
-    // All given rows (GIVEN), the blocks of all parts (BLOCK), or one row of each part: the last given one (step 0), or
-    // that of a later step.
+    // All given rows (GIVEN), the blocks of all parts (BLOCK), or rows of each part: the last given ones (step 0), or
+    // one of a later step.
     static constexpr int32_t GIVEN = -1, BLOCK = -2;
     struct Rows {
         int32_t step, count;
@@ -28,19 +28,19 @@ class GraphBuilder {
     DraftGraph & g;
     ggml_context * ctx;
 
-    // Projects states of the target {A*T, n_in} to the input `hidden` of decode().
+    // Projects states of the target {A*T, n_in} to the input `hidden` of decode() {H, n_given}.
     virtual ggml_tensor * project(ggml_tensor * states) = 0;
 
-    // Applies all layers to `rows`: stores their K and V, and returns the output of each part's last row, or null if
+    // Applies all layers to `rows`: stores their K and V, and returns the output of each part's last rows, or null if
     // `output` is false. A block draft stores K and V of `rows`, and returns the output of the blocks. embedding {H,
     // rows}; hidden: from project(), or the output of the previous step.
     virtual ggml_tensor * decode(ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output) = 0;
 
     ggml_tensor * norm(ggml_tensor * x, ggml_tensor * weight);
     ggml_tensor * linear(ggml_tensor * weight, ggml_tensor * bias, ggml_tensor * x);
-    // Returns the last given row of each part {width, parts}; last_of_parts() describes these rows.
+    // Returns the last given rows of each part {width, parts * n_last}; last_of_parts() describes these rows.
     ggml_tensor * last_rows(ggml_tensor * x);
-    Rows last_of_parts() const { return {0, g.shape.n_parts()}; }
+    Rows last_of_parts() const { return {0, g.shape.n_parts() * g.n_last()}; }
 
     // Normalizes (unless head_norm is null) and rotates x {head, heads, rows}.
     ggml_tensor * heads(ggml_tensor * x, ggml_tensor * head_norm, Rows rows);

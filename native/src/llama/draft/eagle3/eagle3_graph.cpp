@@ -1,4 +1,5 @@
-// Graph of an EAGLE-3 draft: states are fused once, and the first layer reads [embedding ; hidden].
+// Graph of an EAGLE-3 draft: states are fused once, and the first layer reads [embedding ; hidden]. In a P-EAGLE draft,
+// mask rows follow the last row with states: their hidden is that of a learned row of states.
 
 #include <cmath>
 
@@ -18,13 +19,17 @@ class Eagle3Builder : public GraphBuilder {
     const Eagle3Model & m;
 
     ggml_tensor * project(ggml_tensor * states) override {
+        if (g.n_masked > 0) {
+            states = ggml_concat(ctx, states, ggml_reshape_2d(ctx, m.fc_mask, states->ne[0], 1), 1);
+        }
         if (!m.fc_norm.empty()) {
             states = norm_each_state(states);
         }
         if (m.fc_input_norm) {
             states = norm(states, m.fc_input_norm);
         }
-        return linear(m.fc, m.fc_bias, states);
+        ggml_tensor * hidden = linear(m.fc, m.fc_bias, states);
+        return g.n_masked > 0 ? ggml_get_rows(ctx, hidden, g.states_of_rows) : hidden;
     }
 
     ggml_tensor * norm_each_state(ggml_tensor * states) {
@@ -46,7 +51,7 @@ class Eagle3Builder : public GraphBuilder {
         return hidden;
     }
 
-    // Every row needs K and V. The last layer computes the rest only for each part's last row.
+    // Every row needs K and V. The last layer computes the rest only for the rows that predict.
     ggml_tensor * layer(size_t il, ggml_tensor * embedding, ggml_tensor * hidden, Rows rows, bool output, bool last) {
         const Eagle3Layer & l = m.layers[il];
         ggml_tensor * residual = hidden;

@@ -38,6 +38,7 @@ Eagle3Model::Eagle3Model(const llama_model & draft, const llama_model & target) 
     read_shapes(draft, target);
     read_window(draft);
     read_tensors(draft, target);
+    read_block(draft);
     read_rope(draft);
     read_d2t(draft.d2t);
 }
@@ -90,6 +91,7 @@ void Eagle3Model::read_tensors(const llama_model & draft, const llama_model & ta
     fc = draft.fc;
     fc_bias = optional(draft, "fc.bias");
     fc_input_norm = draft.output_norm_enc;
+    fc_mask = optional(draft, "fc.mask");
     for (int64_t i = 0; ggml_tensor * norm = optional(draft, format("fc_norm.%d.weight", (int) i)); i++) {
         fc_norm.push_back(norm);
     }
@@ -115,8 +117,24 @@ void Eagle3Model::read_tensors(const llama_model & draft, const llama_model & ta
     attention_scale = layers[0].is_gemma() ? 1.0f : 0.0f;
 }
 
+void Eagle3Model::read_block(const llama_model & draft) {
+    if (!fc_mask) {
+        return;
+    }
+    kind = "P-EAGLE";
+    const std::string size = meta(draft, "eagle3.block_size");
+    block.n_max = size.empty() ? 0 : std::stoi(size);
+    block.mask = draft.vocab.token_mask();
+    block.from_anchor = block.causal = block.follows_row = true;
+    if (block.mask < 0 || block.mask >= n_vocab || block.n_max < 1) {
+        incompatible(
+            "the draft names no mask token (tokenizer.ggml.mask_token_id), or no number of tokens that it "
+            "proposes in one pass (eagle3.block_size): convert it again");
+    }
+}
+
 std::vector<ggml_tensor **> Eagle3Model::weights() {
-    std::vector<ggml_tensor **> all = {&fc, &fc_bias, &fc_input_norm, &output_norm, &output, &rope.factors};
+    std::vector<ggml_tensor **> all = {&fc, &fc_bias, &fc_input_norm, &fc_mask, &output_norm, &output, &rope.factors};
     for (ggml_tensor *& norm : fc_norm) {
         all.push_back(&norm);
     }

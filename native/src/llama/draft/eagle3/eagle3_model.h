@@ -31,12 +31,14 @@ struct Eagle3Model : DraftModel {
     ggml_tensor * fc;                    // {A*T, H}
     ggml_tensor * fc_bias;               // {H}, or null
     ggml_tensor * fc_input_norm;         // {A*T}: norm_before_fc, or null
+    ggml_tensor * fc_mask;               // {A*T}: states of mask rows (P-EAGLE), or null
     std::vector<ggml_tensor *> fc_norm;  // A times {T}, or empty
     std::vector<Eagle3Layer> layers;
 
   private:
     void read_shapes(const llama_model & draft, const llama_model & target);
     void read_window(const llama_model & draft);
+    void read_block(const llama_model & draft);
     void read_tensors(const llama_model & draft, const llama_model & target);
     void read_rope(const llama_model & draft);
     void read_sections(const llama_model & draft);

@@ -20,21 +20,30 @@ void write_input(ggml_tensor * t, const void * data) {
 }  // namespace
 
 void DraftInputs::write(const DraftGraph & g, const std::vector<DraftRows> & parts, int32_t window) {
-    std::vector<int32_t> last_rows, last_tokens;
-    int32_t n = 0;
+    std::vector<int32_t> last_rows, last_tokens, states_of_rows;
+    int32_t n = 0, n_states = 0;
     embeddings_.clear();
     for (size_t p = 0; p < parts.size(); p++) {
         sequences_[parts[p].seq]->features.lines(parts[p].first, parts[p].n, lines_);
         write_input(g.state_lines[p], lines_.data());
         if (g.embeddings->buffer) {
             append_embeddings(parts[p]);
+            append_masks(g.n_masked);
         }
-        last_rows.push_back((n += parts[p].n) - 1);
+        for (int32_t i = 0; i < parts[p].n; i++) {
+            states_of_rows.push_back(n_states++);
+        }
+        states_of_rows.insert(states_of_rows.end(), g.n_masked, g.shape.n_in());
+        n += g.n_given(p);
+        for (int32_t i = g.n_last(); i > 0; i--) {
+            last_rows.push_back(n - i);
+        }
         last_tokens.push_back(parts[p].tokens ? parts[p].tokens[parts[p].n - 1] : 0);
     }
     set_positions_and_slots(g, parts);
     write_mask(g, g.mask, parts, window, INT32_MAX);
     write_mask(g, g.mask_window, parts, window, model_.n_window);
+    write_input(g.states_of_rows, states_of_rows.data());
     write_input(g.embeddings, embeddings_.data());
     write_blocks(g, parts);
     write_input(g.positions, positions_.data());
@@ -67,6 +76,12 @@ void DraftInputs::append_embedding(llama_token id) {
     }
 }
 
+void DraftInputs::append_masks(int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        append_embedding(model_.block.mask);
+    }
+}
+
 void DraftInputs::write_blocks(const DraftGraph & g, const std::vector<DraftRows> & parts) {
     if (g.n_block == 0) {
         return;
@@ -74,9 +89,7 @@ void DraftInputs::write_blocks(const DraftGraph & g, const std::vector<DraftRows
     embeddings_.clear();
     for (const DraftRows & rows : parts) {
         append_embedding(rows.tokens[rows.n - 1]);
-        for (int32_t i = 1; i < g.n_block; i++) {
-            append_embedding(model_.block.mask);
-        }
+        append_masks(g.n_block - 1);
     }
     write_input(g.block_embeddings, embeddings_.data());
 }
@@ -131,18 +144,23 @@ void DraftInputs::set_positions_and_slots(const DraftGraph & g, const std::vecto
     for (size_t p = 0; p < parts.size(); p++) {
         const DraftRows & rows = parts[p];
         const int32_t slot = model_.slot_of(rows.row), n_slots = sequences_[rows.seq]->memory.n_ctx;
-        for (int32_t i = 0; i < rows.n; i++) {
-            set_position(g, rows, i, 0, given++, g.shape.n_in());
+        for (int32_t i = 0; i < g.n_given(p); i++) {
+            set_position(g, rows, i, 0, given++, g.n_given());
             slots_[g.slot_of_part(p) + i] = (slot + i) % n_slots;
+        }
+        for (int32_t i = 0; i < g.n_masked; i++) {
+            set_position(g, rows, rows.n + i, g.position_of_step(0), (int32_t) p * g.n_last() + 1 + i,
+                         g.shape.n_parts() * g.n_last());
         }
         for (int32_t i = 0; i < g.n_block; i++) {
             set_position(g, rows, rows.n + i, g.position_of_block(), (int32_t) p * g.n_block + i,
                          g.shape.n_parts() * g.n_block);
             slots_[g.slot_of_block(p) + i] = (slot + rows.n + i) % n_slots;
         }
-        for (int32_t step = 0; step < g.shape.n_steps && g.n_block == 0; step++) {
+        for (int32_t step = 0; step < g.n_chained() && g.n_block == 0; step++) {
             const int32_t i = rows.n - 1 + step;
-            set_position(g, rows, i, g.position_of_step(step), (int32_t) p, g.shape.n_parts());
+            set_position(g, rows, i, g.position_of_step(step), (int32_t) p * g.n_last(),
+                         g.shape.n_parts() * g.n_last());
             slots_[g.slot_of_step(p, step)] = (slot + i) % n_slots;
         }
     }

@@ -36,6 +36,7 @@ class DraftInputs {
 
     void append_embeddings(const DraftRows & rows);
     void append_embedding(llama_token id);
+    void append_masks(int32_t n);
     void write_blocks(const DraftGraph & graph, const std::vector<DraftRows> & parts);
     void set_positions_and_slots(const DraftGraph & graph, const std::vector<DraftRows> & parts);
     void set_position(const DraftGraph & graph, const DraftRows & rows, int32_t i, int32_t group, int32_t place,
