@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from fixtures import tiny_gguf
 from fixtures.dflash import CASES, make_dflash
 from fixtures.llama_pairs import complete
+from fixtures.serving import serve
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.synthetic.recurrent import MAMBA2, SHORT_CONVOLUTION, Shape, write_recurrent
 
@@ -74,3 +76,16 @@ def test_drafts(kind: str, target: Path, tmp_path: Path) -> None:
         after = texts(llm)
         llm.load_state(state)
         assert texts(llm) == after
+
+
+def test_slots_of_the_server(target: Path) -> None:
+    """Several at once, each with prompt look-up, which is the default."""
+    prompts = [f"{PROMPT}{' three' * i}" for i in range(6)]
+    with load(target, draft="none") as plain:
+        expected = [complete(plain, prompt, max_tokens=40, temperature=0)["text"] for prompt in prompts]
+    arguments = ("-m", target, "--n-draft", 4, "--parallel", 3, "-c", 1536, "-t", 1)
+    with serve(*arguments) as server, ThreadPoolExecutor(3) as clients:
+        answers = list(clients.map(lambda prompt: server.complete(prompt, 40, temperature=0), prompts * 2))
+    found = [answer["content"].replace("\ufffd", "") for answer in answers]  # bytes that are no text
+    assert found == expected * 2
+    assert sum(answer["timings"].get("draft_n", 0) for answer in answers) > 0
