@@ -10,7 +10,9 @@ import pytest
 from fixtures.command import Outcome, llama_eagle
 from fixtures.eagle3_checkpoints import CASES, make_draft
 from fixtures.hub import serve_hub
+from fixtures.lora import pair, write_peft
 from fixtures.targets import make_target
+from llama_eagle.gguf.header import read_header
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,20 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         (folder / name).mkdir(parents=True)
         (folder / name / file).write_text('{"architectures": ["BertModel"]}')
         (folder / name / "model.safetensors").write_text("weights")
+    write_peft(folder / "me/lora", pair("model.layers.0.self_attn.q_proj", 128, 64))
     with serve_hub(folder) as endpoint:
         yield endpoint
+
+
+def test_an_adapter(work: Work) -> None:
+    target = work.folder / "target.gguf"
+    assert work.convert("me/target", "--outtype", "f32", out="target.gguf").code == 0
+    for out, options in (("lora.gguf", ("--target", target)), ("merged.gguf", ("--merge", "--base", "me/target"))):
+        done = work.convert("me/lora", *options, out=out)
+        assert done.code == 0, done
+    lora, merged = (read_header(work.folder / name).tensors for name in ("lora.gguf", "merged.gguf"))
+    assert lora.keys() == {f"blk.0.attn_q.weight.lora_{part}" for part in "ab"}
+    assert merged.keys() == read_header(target).tensors.keys()
 
 
 @pytest.fixture

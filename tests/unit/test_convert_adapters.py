@@ -13,7 +13,7 @@ import pytest
 import torch
 from fixtures.command import assert_one_line_error, llama_eagle
 from fixtures.lora import State, add_updates, pair, update_of, write_peft
-from fixtures.targets import fuse_experts, make_target
+from fixtures.targets import fuse_experts, make_target, store_fp8
 from llama_eagle.convert.adapters import Merge, convert_adapter, read_adapter
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.convert.targets import TargetOptions, convert_target
@@ -130,6 +130,20 @@ def test_experts_one_by_one(hybrid: Path, tmp_path: Path) -> None:
         gate_up[e, :48] = factor * update_of(state, f"{at}.{e}.gate_proj")
     down[1] = 2 * update_of(state, f"{at}.1.down_proj")
     compare(hybrid, tmp_path, state, {f"{at}.gate_up_proj": gate_up, f"{at}.down_proj": down})
+
+
+def test_a_quantized_base(llama: Path, tmp_path: Path) -> None:
+    """Its values are those of the dequantized one, to which the same is added."""
+    adapter = Merge(read_adapter(write_peft(tmp_path / "adapter", pair("model.layers.0.self_attn.q_proj", 128, 64))))
+    folders = [Path(shutil.copytree(llama, tmp_path / name)) for name in ("codes", "values")]
+    for folder in folders:
+        (folder / "model.gguf").unlink(missing_ok=True)
+        store_fp8(folder, 32, dequantized=folder.name == "values")
+    coded, plain = (values_of(converted(folder, adapter)) for folder in folders)
+    assert coded.keys() == plain.keys()
+    for name, values in plain.items():
+        np.testing.assert_allclose(coded[name], values, rtol=0, atol=1e-6, err_msg=name)
+    assert not np.array_equal(coded["blk.0.attn_q.weight"], values_of(converted(folders[0]))["blk.0.attn_q.weight"])
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------
