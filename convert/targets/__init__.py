@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from llama_eagle.convert.settings.options import TargetOptions, TargetReport
 from llama_eagle.convert.targets import llama, qwen2, qwen3, qwen3next, qwen3vl, qwen35
-from llama_eagle.convert.targets.conversion import CONVERSIONS, find_conversion, register, ways
+from llama_eagle.convert.targets.conversion import CONVERSIONS, check_target, find_conversion, register, ways
 from llama_eagle.convert.targets.convert import convert_target, convert_vision
 
 for _module in (qwen35, qwen3next, qwen3, qwen3vl, qwen2, llama):
@@ -19,6 +19,7 @@ __all__ = [
     "CONVERSIONS",
     "TargetOptions",
     "TargetReport",
+    "check_target",
     "convert_target",
     "convert_vision",
     "find_conversion",

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.convert.settings.options import BY_LLAMA_CPP, OWN
+from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.stated import CACHE_SCALES
 from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Dims, Row, Section
 from llama_eagle.convert.targets.config import ModelConfig, full_attention
-from llama_eagle.convert.upstream.converter import class_names, known_classes, require_class
+from llama_eagle.convert.tokenizer import has_pieces
+from llama_eagle.convert.upstream.converter import class_names, known_classes, require_class, require_packages
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.gguf.mtp import ARCHITECTURES as MTP
 from llama_eagle.gguf.validate.families import FAMILIES, MODEL, NEXTN
@@ -153,6 +155,12 @@ def find_conversion(config: dict[str, Any], where: str) -> Conversion | None:
     if names[0] not in CONVERSIONS:
         require_class(config, where, CONVERSIONS)
     return CONVERSIONS.get(names[0])
+
+
+def check_target(checkpoint: Checkpoint) -> None:
+    """Raise the errors that need no weights: an unknown class, and missing packages of llama.cpp's converter."""
+    if find_conversion(checkpoint.config, checkpoint.source) is None or has_pieces(checkpoint):
+        require_packages(checkpoint)
 
 
 def ways() -> dict[str, list[str]]:

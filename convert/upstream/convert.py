@@ -16,7 +16,7 @@ from llama_eagle.convert.settings.options import BY_LLAMA_CPP, TargetOptions, Ta
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.adapter_kinds import BY_PEFT
 from llama_eagle.convert.upstream.check import check_logits
-from llama_eagle.convert.upstream.converter import ENCODER, require_class
+from llama_eagle.convert.upstream.converter import ENCODER, require_class, require_packages
 from llama_eagle.convert.upstream.process import run_child
 from llama_eagle.convert.upstream.stored import is_quantized
 from llama_eagle.convert.upstream.vocabulary import check_tokens
@@ -34,6 +34,7 @@ def convert_by_llama_cpp(checkpoint: Checkpoint, output: Path, options: TargetOp
     """Convert a target. Errors are those of `convert_target`."""
     _refuse_adapter(checkpoint)
     require_class(checkpoint.config, checkpoint.source)
+    require_packages(checkpoint)
     _refuse_options(options, checkpoint.source)
     warnings = check_logits(checkpoint)
     outtype = _outtype(checkpoint, options.outtype)
@@ -59,6 +60,7 @@ def convert_encoder(checkpoint: Checkpoint, output: Path, options: TargetOptions
     """Convert the encoder of images or sound. Types of the quantizer become f16."""
     _refuse_adapter(checkpoint)
     require_class(checkpoint.config, checkpoint.source, table=ENCODER)
+    require_packages(checkpoint)
     start = time.monotonic()
     outtype = _outtype(checkpoint, options.outtype)
     outtype = outtype if is_direct(outtype) else "f16"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.tokenizer import has_pieces
 from llama_eagle.convert.upstream.hparams import PUBLISHED_NAMES
 from llama_eagle.errors import ConfigError, EnvironmentFailure
 from llama_eagle.native.build import library_folder
@@ -38,6 +41,22 @@ def known_classes(table: str = TEXT) -> tuple[str, ...]:
 
 def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def require_packages(checkpoint: Checkpoint) -> None:
+    """Raise `EnvironmentFailure` for a package that the converter needs for this checkpoint."""
+    files = {name: (checkpoint.path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "tekken.json")}
+    needed = ["torch", "transformers"]
+    if has_pieces(checkpoint):
+        needed.append("sentencepiece")
+    if files["tekken.json"] and not files["tokenizer.json"] and not files["tokenizer.model"]:
+        needed.append("mistral_common")
+    missing = [name.replace("_", "-") for name in needed if find_spec(name) is None]
+    if missing:
+        raise EnvironmentFailure(
+            f"{checkpoint.source} is converted by llama.cpp's converter, which needs {' and '.join(missing)} here: pip "
+            f"install {' '.join(missing)}"
+        )
 
 
 def class_names(config: dict[str, Any]) -> list[str]:

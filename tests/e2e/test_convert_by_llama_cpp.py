@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import gguf
@@ -59,6 +66,51 @@ def test_options_of_tables_are_refused(option: list[str], tmp_path: Path) -> Non
     done = llama_eagle("convert", tmp_path, "-o", tmp_path / "out.gguf", *given)
     assert (done.code, done.stdout) == (2, "")
     assert option[0].lstrip("-").replace("-", "_") in done.stderr or option[0] in done.stderr
+
+
+def test_a_missing_package_is_named_before_any_work(tmp_path: Path) -> None:
+    shutil.copytree(make("granite", tmp_path / "model"), tmp_path / "pieces")
+    (tmp_path / "pieces/tokenizer.json").rename(tmp_path / "pieces/tokenizer.model")
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/sitecustomize.py").write_text("import sys; sys.modules['sentencepiece'] = None")
+    done = llama_eagle(
+        "convert",
+        tmp_path / "pieces",
+        "-o",
+        tmp_path / "out.gguf",
+        PYTHONPATH=os.pathsep.join([str(tmp_path / "hidden"), *sys.path]),
+    )
+    assert (done.code, done.stdout) == (4, "")
+    assert "pip install sentencepiece" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")
+def test_ctrl_c_ends_the_child_and_leaves_nothing(tmp_path: Path) -> None:
+    folder, out = make("granite", tmp_path / "model"), tmp_path / "out.gguf"
+    command = [sys.executable, "-m", "llama_eagle", "convert", str(folder), "-o", str(out)]
+    mark = f"LLAMA_EAGLE_TEST_MARK={tmp_path}"
+    process = subprocess.Popen(
+        command, env={**os.environ, **dict([mark.split("=", 1)])}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    while not any("convert.upstream" in arguments for arguments in with_mark(mark)):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    while with_mark(mark):  # one that was just started ends as soon as it reads its request
+        time.sleep(0.05)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def with_mark(mark: str) -> list[str]:
+    """Return the arguments of the living processes whose environment contains `mark`."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (each / "environ").read_bytes().split(b"\0"):
+                found.append((each / "cmdline").read_text())
+    return found
 
 
 def test_classes_are_listed_by_way() -> None:

@@ -77,14 +77,14 @@ def _refuse_others(checkpoint: Checkpoint) -> None:
     """Raise the errors of checkpoints that cannot be converted to a target, before their weights are downloaded."""
     from llama_eagle.convert.drafts import is_draft_config
     from llama_eagle.convert.foreign import refuse_foreign
-    from llama_eagle.convert.targets import find_conversion
+    from llama_eagle.convert.targets import check_target
 
     refuse_foreign(checkpoint)
     if is_draft_config(checkpoint.config):
         raise ConfigError(
             f"{checkpoint.source} is a draft, not a target. Name its target; llama-eagle pairs lists both."
         )
-    find_conversion(checkpoint.config, checkpoint.source)
+    check_target(checkpoint)
 
 
 def _require_room(source: str, outtype: str, target: Path) -> None:

@@ -309,7 +309,7 @@ def _open(
     from llama_eagle.convert.drafts import is_draft_config
     from llama_eagle.convert.foreign import refuse_foreign
     from llama_eagle.convert.source import open_checkpoint
-    from llama_eagle.convert.targets import find_conversion
+    from llama_eagle.convert.targets import check_target
     from llama_eagle.files import expand_home
 
     opened = partial(open_checkpoint, source, revision=revision, ignore_adapter=ignore_adapter)
@@ -319,7 +319,7 @@ def _open(
         _require_target(source, target)
         _refuse(target_flags, "a draft")
     elif target is None:
-        find_conversion(small.config, source)
+        check_target(small)
     return small if expand_home(source).is_dir() else opened()
 
 
