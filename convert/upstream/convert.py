@@ -27,7 +27,7 @@ from llama_eagle.gguf.validate import check_files
 from llama_eagle.native.decode import decode_logits
 
 DRIVER = "llama_eagle.convert.upstream.driver"
-TRIED = (1, 2, 3, 4)  # tokens of the first decode
+TRIED = (1,)  # token of the first decode
 
 
 def convert_by_llama_cpp(checkpoint: Checkpoint, output: Path, options: TargetOptions) -> TargetReport:

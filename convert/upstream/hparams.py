@@ -77,6 +77,7 @@ _RULES: dict[str, tuple[Callable[[Config, Config], None], ...]] = {
     "DeepseekV3ForCausalLM": (_sigmoid,),
     "FalconH1ForCausalLM": (_head_dim,),
     "GPTNeoXForCausalLM": (_rotated_part,),
+    "Glm4MoeLiteForCausalLM": (_sigmoid,),
     "GraniteMoeHybridForCausalLM": (_layer_types,),
     "MiniMaxM2ForCausalLM": (_sigmoid,),
     "NemotronHForCausalLM": (_pattern,),

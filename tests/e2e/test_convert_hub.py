@@ -50,7 +50,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("me/bert", "config.json"),
     ):
         (folder / name).mkdir(parents=True)
-        (folder / name / file).write_text('{"architectures": ["BertModel"]}')
+        (folder / name / file).write_text('{"architectures": ["NoSuchModel"]}')
         (folder / name / "model.safetensors").write_text("weights")
     write_peft(folder / "me/lora", pair("model.layers.0.self_attn.q_proj", 128, 64))
     with serve_hub(folder) as endpoint:
@@ -108,7 +108,7 @@ def test_options_of_the_quantizer(work: Work, options: tuple[object, ...], code:
     ("source", "options", "code", "message"),
     [
         ("me/none", (), 3, "no checkpoint (config.json)"), ("me/adapter", (), 3, "LoRA adapter"),
-        ("me/bert", (), 3, "BertModel"), ("me/draft", (), 2, "--target"),
+        ("me/bert", (), 3, "NoSuchModel"), ("me/draft", (), 2, "--target"),
         ("me/draft", ("--target", "me/target", "--mtp-only"), 2, "--mtp-only does not apply to a draft"),
     ],
 )  # fmt: skip

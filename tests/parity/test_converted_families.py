@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
 import transformers
 from fixtures.families import FAMILIES, make
+from fixtures.targets import store_fp8
 from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.convert.upstream import check, compared, convert, driver
@@ -29,13 +31,20 @@ from llama_eagle.sessions.same_tokens import compare_pieces, compare_tokens
 pytestmark = [pytest.mark.slow, pytest.mark.native]
 
 # Largest difference of logits in the median row, relative to the largest logit: llama.cpp reads GELU from a table.
-EXACT, ROUNDED = 1e-5, 5e-3
+EXACT, ROUNDED = 1e-4, 5e-3
 FUNCTIONS = {convert.DRIVER: driver.convert, check.CHILD: compared.compare}
 REFUSED = {  # family, form -> why
     ("gemma3n", "saved"): "attn_k.weight",  # layers that use the keys of another: transformers 5 does not save theirs
     ("exaone4", "saved"): "logits differ",  # llama.cpp derives RoPE from the number of blocks
     ("exaone4", "published"): "logits differ",
+    ("phimoe", "saved"): "logits differ",
+    ("phimoe", "published"): "logits differ",
+    ("bamba", "saved"): "logits differ",
+    ("bamba", "published"): "logits differ",
+    ("solaropen", "saved"): "logits differ",
+    ("solaropen", "published"): "logits differ",
 }
+OTHER_TOKENS = ("gemma4",)  # the fixture's tokenizer.json splits lines unlike llama.cpp
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,20 +82,21 @@ def test_a_family_is_right_or_refused(family: str, form: str, tmp_path: Path, mo
     for module in (convert, check):
         monkeypatch.setattr(module, "run_child", run_fork)
     folder, out = make(family, tmp_path / "model", published=form == "published"), tmp_path / "out.gguf"
-    options = TargetOptions(check_tokenizer=compare_tokens, check_pieces=compare_pieces)
+    forced = family in OTHER_TOKENS
+    options = TargetOptions(check_tokenizer=compare_tokens, check_pieces=compare_pieces, force_tokenizer=forced)
     if reason := REFUSED.get((family, form)):
         with pytest.raises(EagleError, match=reason):
             convert_target(folder, out, options)
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
         return
     report = convert_target(folder, out, options)
-    assert (report.way, report.warnings) == ("llama.cpp", [])
+    assert (report.way, bool(report.warnings)) == ("llama.cpp", forced)
     assert median_difference(folder, family, out) < (EXACT if is_exact(family) else ROUNDED)
     assert check.check_logits(open_checkpoint(folder)) == []  # kept: no other fork
 
 
 def is_exact(family: str) -> bool:
-    inexact = ("gemma", "gptoss", "phi", "gptneox", "falcon", "starcoder2", "nemotronh")
+    inexact = ("bloom", "gemma", "gptoss", "phi", "gptneox", "falcon", "starcoder2", "nemotronh")
     return not family.startswith(inexact) or family in ("falconh1", "phi3")
 
 
@@ -98,6 +108,19 @@ def median_difference(folder: Path, family: str, out: Path) -> float:
         expected = model(input_ids=tokens[None], use_cache=False).logits[0].numpy()
     found = decode_logits(out, tokens.tolist())[:, : expected.shape[1]]
     return float(np.median(np.abs(found - expected).max(1)) / np.abs(expected).max())
+
+
+def test_quantized_weights_are_read_by_our_decoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (convert, check):
+        monkeypatch.setattr(module, "run_child", run_fork)
+    made = {}
+    for name, plain in (("plain", True), ("fp8", False)):
+        folder = make("granite", tmp_path / name)
+        store_fp8(folder, block=32, dequantized=plain)
+        convert_target(folder, tmp_path / f"{name}.gguf", TargetOptions(outtype="f32"))
+        made[name] = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors}
+    assert made["plain"].keys() == made["fp8"].keys()
+    assert all(np.array_equal(made["plain"][name], made["fp8"][name]) for name in made["plain"])
 
 
 def test_a_wrong_rule_of_the_converter_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
