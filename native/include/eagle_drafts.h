@@ -32,7 +32,8 @@ LLAMA_API void eagle_drafts_free(eagle_drafts * drafts);
 LLAMA_API const char * eagle_drafts_kind(const eagle_drafts * drafts);
 
 // Reports that the sequence's memory now holds tokens[n], with images between them. The draft reuses its memory of this
-// text and drops that of any other text.
+// text and drops that of any other text. Call it after a context shift, too, which removes rows before the last ones
+// (llama_memory_seq_rm, llama_memory_seq_add), before the next row is decoded.
 LLAMA_API int32_t eagle_drafts_text(eagle_drafts * drafts, llama_seq_id seq, const llama_token * tokens, int32_t n);
 
 struct eagle_draft_request {

@@ -85,9 +85,9 @@ class Drafts:
             images, pos = images[3 + 3 * n :], end + self.plain.n_past - row - n
         return pos
 
-    def draft(self, token: int, seq: int = 0) -> list[int]:
+    def draft(self, token: int, seq: int = 0, pos: int | None = None) -> list[int]:
         ids = (ctypes.c_int32 * N_STEPS)()
-        request = Request(seq, self.pos, token, N_STEPS, ids, 0)
+        request = Request(seq, self.pos if pos is None else pos, token, N_STEPS, ids, 0)
         check(self.lib.eagle_drafts_propose(self.handle, ctypes.byref(request), 1, 0.0), "eagle_drafts_propose")
         return list(ids[: request.n_out])
 
@@ -95,9 +95,10 @@ class Drafts:
         array = (ctypes.c_int32 * len(tokens))(*tokens)
         check(self.lib.eagle_drafts_text(self.handle, 0, array, len(tokens)), "eagle_drafts_text")
 
-    def copy(self, pos: int) -> int:
+    def copy(self, pos: int, end: int | None = None) -> int:
         """Sequence 0's part, as if `pos` came next, into the other one. The status of the loading."""
-        data = ctypes.create_string_buffer(self.lib.eagle_drafts_state_size(self.handle, 0, self.pos))
+        size = self.lib.eagle_drafts_state_size(self.handle, 0, self.pos if end is None else end)
+        data = ctypes.create_string_buffer(size)
         check(self.lib.eagle_drafts_state_save(self.handle, 0, data, len(data)), "eagle_drafts_state_save")
         return self.load(data, pos, OTHER)
 
@@ -225,3 +226,24 @@ def test_a_gap_costs_drafts_alone(tmp_path_factory: pytest.TempPathFactory, tmp_
         assert pair.drafts.draft(9) == []
         append(target, pair.plain, [TEXT, B, TEXT])
         assert len(pair.drafts.draft(9)) == N_STEPS
+
+
+def test_a_shift_of_the_context(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    """The rows after the removed ones remain, and no others: as if a different text had been before them."""
+    target = make("qwen3vl", tmp_path_factory)
+    rng = np.random.default_rng(3)
+    text, other = rng.integers(0, N_TOKENS, (2, 220)).tolist()
+    n_kept, n_removed = 4, 90
+    with both(target, "f32", tmp_path) as pair:
+        pair.append([text])
+        drafts, n_past = pair.drafts, len(text) - n_removed
+        whole = drafts.draft(9)
+        shifted = [*text[:n_kept], *text[n_kept + n_removed :]]
+        drafts.set_text(shifted)
+        found = drafts.draft(9, pos=n_past)
+        assert drafts.copy(n_past, n_past) == 0
+        assert drafts.draft(9, OTHER, pos=n_past) == found
+    with both(target, "f32", tmp_path) as pair:
+        pair.append([text])
+        pair.drafts.set_text([*other[: n_kept + n_removed], *text[n_kept + n_removed :]])
+        assert pair.drafts.draft(9) == found != whole

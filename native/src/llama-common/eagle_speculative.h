@@ -232,7 +232,8 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         : common_speculative_impl(type, n_seq, params.draft.n_max),
           rounds_(std::move(rounds)),
           drafted_(n_seq, llama_tokens(params.draft.n_max)),
-          n_proposed_(n_seq, 0) {
+          n_proposed_(n_seq, 0),
+          n_text_(n_seq, 0) {
         eagle_session_params p = eagle_session_default_params();
         p.n_draft_max = params.draft.n_max;
         p.path_tgt = params.draft.eagle_path_tgt.c_str();
@@ -253,7 +254,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     ~common_speculative_impl_eagle() override { eagle_drafts_free(drafts_); }
 
     void begin(llama_seq_id seq_id, const llama_tokens & prompt) override {
-        eagle_drafts_text(drafts_, seq_id, prompt.data(), (int32_t) prompt.size());
+        set_text(seq_id, prompt);
         rounds_->new_text(seq_id);
     }
 
@@ -308,7 +309,13 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     std::shared_ptr<eagle_rounds> rounds_;
     std::vector<llama_tokens> drafted_;  // per sequence
     std::vector<int32_t> n_proposed_;
+    std::vector<size_t> n_text_;  // per sequence: tokens before the last round
     eagle_draft_verdict verdict_;
+
+    void set_text(llama_seq_id seq, const llama_tokens & text) {
+        eagle_drafts_text(drafts_, seq, text.data(), (int32_t) text.size());
+        n_text_[seq] = text.size();
+    }
 
     // Requests with one p_min share a graph.
     void propose(std::vector<eagle_draft_request> & requests, const common_speculative_draft_params_vec & dparams) {
@@ -334,6 +341,10 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
             if (!dp.drafting) {
                 continue;
             }
+            if (dp.prompt->size() < n_text_[seq]) {  // the context was shifted
+                set_text(seq, *dp.prompt);
+            }
+            n_text_[seq] = dp.prompt->size();
             const int32_t length = rounds_->length(seq, EAGLE_SOURCE_MODEL);
             if (length > 0) {
                 requests.push_back({seq, dp.pos0, dp.id_last, length, drafted_[seq].data(), 0});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
 #include "eagle_error.h"
 #include "eagle_session.h"
@@ -59,6 +60,13 @@ llama_context * require_free(llama_context * ctx) {
         throw Error(EAGLE_ERR_STATE, "the context feeds other drafts already: free them first");
     }
     return ctx;
+}
+
+// Returns the number of last tokens that the texts share.
+int32_t n_equal_at_end(const std::vector<llama_token> & text, const llama_token * tokens, int32_t n) {
+    const auto last = std::make_reverse_iterator(tokens + n);
+    const size_t n_both = std::min<size_t>(text.size(), n);
+    return (int32_t) (std::mismatch(last, last + (int64_t) n_both, text.rbegin()).first - last);
 }
 
 int32_t run_length(const llama_ubatch & ubatch, int32_t first) {
@@ -185,6 +193,19 @@ void DraftSet::append_image(Sequence & rows, const Run & run, const std::vector<
     rows.append_image(run.ubatch.embd + run.first * width, width, parts, end);
 }
 
+// Follows a context shift: the target has removed rows before the end, so the text is shorter and ends as before. A
+// shorter text that begins as before was truncated.
+void DraftSet::shift(Slot & s, const llama_token * tokens, int32_t n) {
+    const int32_t n_removed = s.rows->n_past() - n, n_same = n_equal_at_end(s.text, tokens, n);
+    const bool is_truncated = n_removed <= 0 || std::equal(tokens, tokens + n, s.text.begin());
+    if (is_truncated || n_same <= MAX_PENDING || s.rows->positions().has_image_from(0)) {
+        return;
+    }
+    s.rows->shift(n_removed);
+    s.text.erase(s.text.begin(), s.text.begin() + n_removed);
+    std::fill_n(s.text.begin(), n - n_same, UNKNOWN);
+}
+
 // Shows the draft its memory from the row on where `text` and the new tokens are equal up to the end. An image counts
 // as equal if the text after it is.
 void DraftSet::set_text(llama_seq_id seq, const llama_token * tokens, int32_t n) {
@@ -192,8 +213,9 @@ void DraftSet::set_text(llama_seq_id seq, const llama_token * tokens, int32_t n)
     if (!s.rows) {
         return;
     }
+    s.text.resize(s.rows->n_past(), UNKNOWN);  // after a failed append or load it ends earlier
+    shift(s, tokens, n);
     int32_t first = s.rows->n_past(), n_left = n;
-    s.text.resize(first, UNKNOWN);  // after a failed append or load it ends earlier
     for (; first > 0; first--) {
         const llama_token seen = s.text[first - 1];
         if (seen != IMAGE && (n_left == 0 || seen != tokens[--n_left])) {

@@ -47,6 +47,7 @@ class DraftSet : public eagle_ubatch_listener {
     bool warned_ = false;
 
     Slot & slot(llama_seq_id seq);
+    static void shift(Slot & slot, const llama_token * tokens, int32_t n);
     std::vector<eagle_draft_request *> ready_requests(eagle_draft_request * requests, int32_t n);
     void draft_all(const std::vector<eagle_draft_request *> & ready, float p_min);
     void append_all(const llama_ubatch & ubatch);

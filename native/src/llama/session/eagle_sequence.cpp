@@ -14,7 +14,7 @@ Sequence::Sequence(DraftEngine * engine, int32_t seq) : engine_(engine), seq_(se
 }
 
 void Sequence::clear() {
-    n_past_ = 0;
+    n_past_ = n_removed_ = 0;
     positions_.clear();
     pending_tokens_.clear();
     if (engine_) {
@@ -27,12 +27,18 @@ void Sequence::skip_to(int32_t n_past) {
         return clear();
     }
     n_past_ = n_past;
+    n_removed_ = 0;
     positions_.clear();
     pending_tokens_.clear();
     if (engine_) {
         features().truncate(0);
         draft().skip_to(slot_of(n_past));
     }
+}
+
+void Sequence::shift(int32_t n) {
+    n_past_ -= n;
+    n_removed_ += n;
 }
 
 void Sequence::stage(const std::vector<ggml_tensor *> & states, int32_t first, int32_t n) {
@@ -71,7 +77,7 @@ void Sequence::append_image(const float * values, int64_t width, const std::vect
     }
     features().commit(n);
     const int32_t n_evaluated = n_pending() - 1;
-    evaluate({nullptr, n_evaluated, pending_row(), &positions_, seq_, 0, values, width});
+    evaluate({nullptr, n_evaluated, pending_row() + n_removed_, &positions_, seq_, 0, values, width});
     features().pop_front(n_evaluated);
 }
 
@@ -82,7 +88,7 @@ void Sequence::evaluate(const DraftRows & rows) {
 }
 
 void Sequence::evaluate_pending(int32_t n) {
-    evaluate({pending_tokens_.data(), n, pending_row(), &positions_, seq_});
+    evaluate({pending_tokens_.data(), n, pending_row() + n_removed_, &positions_, seq_});
     drop_pending(n);
 }
 
@@ -120,7 +126,7 @@ int32_t Sequence::room() const {
 DraftRows Sequence::rows_to_draft(llama_token id_last) {
     tokens_to_draft_ = pending_tokens_;
     tokens_to_draft_.push_back(id_last);
-    return {tokens_to_draft_.data(), n_pending(), pending_row(), &positions_, seq_};
+    return {tokens_to_draft_.data(), n_pending(), pending_row() + n_removed_, &positions_, seq_};
 }
 
 int32_t Sequence::finish_draft(const float * probs, int32_t n, float p_min) {
@@ -209,6 +215,7 @@ void Sequence::load_state(const char * data, int64_t size, int32_t n_past) {
     positions_ = std::move(positions);
     pending_tokens_ = std::move(tokens);
     if (engine_) {
+        n_removed_ = header.n_removed(engine_->model().lead);
         features().write(data, header.n);
         draft().skip_to(header.first_slot);
         draft().memory.load(header.first_slot, header.end_slot, data + header.feature_bytes());

@@ -16,6 +16,8 @@ constexpr uint32_t STATE_MAGIC = 0x45473302;
 // cheap.
 constexpr int32_t MAX_PENDING = 64;
 
+constexpr int32_t MAX_SLOT = 1 << 30;
+
 // Header of a saved state. The positions of images, the pending tokens, the pending features and the draft's slots
 // follow.
 struct StateHeader {
@@ -33,13 +35,17 @@ struct StateHeader {
     int64_t token_bytes() const { return n_tokens * (int64_t) sizeof(llama_token); }
     int64_t feature_bytes() const { return (int64_t) n * width * (int64_t) sizeof(float); }
 
-    // Returns true if a sequence with n_past tokens can have written it. A row's slot is `lead` after its position.
+    // Rows that were shifted out. A row's slot is `lead` after its position otherwise.
+    int32_t n_removed(int32_t lead) const { return end_slot - pos - lead; }
+
+    // Returns true if a sequence with n_past tokens can have written it.
     // Without a draft the width is 0, and there are no slots and no pending rows.
     bool is_valid(int32_t n_past_now, int64_t width_now, int64_t n_slots, int32_t lead) const {
         const int32_t slot = pos + lead, max_pending = width_now > 0 ? MAX_PENDING : 0;
         return magic == STATE_MAGIC && n_past == n_past_now && width == width_now && first_slot >= 0 &&
-               first_slot <= end_slot && end_slot <= slot && end_slot - first_slot <= n_slots && slot >= 0 && n >= 0 &&
-               n <= max_pending && pos == n_past - n && n_tokens == std::max(0, n - 1) && n_positions >= 0;
+               first_slot <= end_slot && end_slot - first_slot <= n_slots && slot >= 0 && n >= 0 &&
+               (width_now == 0 || (end_slot >= slot && end_slot < MAX_SLOT)) && n <= max_pending && pos == n_past - n &&
+               n_tokens == std::max(0, n - 1) && n_positions >= 0;
     }
 };
 
@@ -70,6 +76,10 @@ class Sequence {
     virtual void append_unread(int32_t n) { n_past_ += n; }
 
     const RowPositions & positions() const { return positions_; }
+
+    // Removes n rows somewhere before the pending ones; the rows after them are n positions earlier now. Not for
+    // images.
+    virtual void shift(int32_t n);
 
     // Keeps the first n_past rows.
     virtual void truncate(int32_t n_past);
@@ -103,6 +113,7 @@ class Sequence {
     int32_t seq_;
     int64_t width_ = 0;  // A*T: floats of a row of target states
     int32_t n_past_ = 0;
+    int32_t n_removed_ = 0;  // rows that were shifted out: later rows keep their slots and the positions of these
     RowPositions positions_;
 
     // The rows in features() are pending: the last rows before n_past_, which the draft has not evaluated yet. Each is
@@ -114,7 +125,7 @@ class Sequence {
     const DraftSequence & draft() const { return static_cast<const DraftEngine *>(engine_)->sequence(seq_); }
     FeatureStore & features() { return draft().features; }
     const FeatureStore & features() const { return draft().features; }
-    int32_t slot_of(int32_t row) const { return engine_->model().slot_of(row); }
+    int32_t slot_of(int32_t row) const { return engine_->model().slot_of(row + n_removed_); }
     int32_t n_pending() const { return engine_ ? features().size() : 0; }
     int32_t pending_row() const { return n_past_ - n_pending(); }
 

@@ -70,6 +70,12 @@ void SmallSequence::truncate(int32_t n_past) {
     rows_.resize(n_past);
 }
 
+// set_text() follows with the tokens.
+void SmallSequence::shift(int32_t n) {
+    Sequence::shift(n);
+    rows_.resize(n_past());
+}
+
 // The tokens are all that the model needs of rows that it has not seen. Of a text with images it knows the end.
 void SmallSequence::set_text(const llama_token * tokens, int32_t n, int32_t first) {
     if (n == n_past()) {

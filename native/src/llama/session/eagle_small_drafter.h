@@ -22,6 +22,7 @@ class SmallSequence : public Sequence {
                       llama_pos end) override;
     void append_unread(int32_t n) override;
     void truncate(int32_t n_past) override;
+    void shift(int32_t n) override;
     void set_text(const llama_token * tokens, int32_t n, int32_t first) override;
     int32_t room() const override { return model_.n_draft_max(); }
     void note_used_tokens(const llama_token * ids, int32_t n) override { model_.note_used_tokens(ids, n); }
