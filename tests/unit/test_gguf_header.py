@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import struct
 from pathlib import Path
+from unittest import mock
 
 import gguf
 import pytest
 from fixtures.tiny_gguf import N_VOCAB, Variant, finish, write_draft, write_target
 from llama_eagle.errors import InputError
+from llama_eagle.gguf import header as headers
 from llama_eagle.gguf.header import read_header, read_model
 
 
@@ -135,3 +139,18 @@ def test_distinct_tokens_are_counted_as_llama_cpp_names_them(tmp_path: Path) -> 
         writer.add_token_list(tokens)
         header = read_header(finish(writer, tmp_path / "t.gguf"))
         assert header.count_distinct(header.keys["tokenizer.ggml.tokens"]) == n
+
+
+def test_a_file_is_parsed_again_after_a_change_only(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was just written may change without another time."""
+    path, parsed = Path(shutil.copy(target, tmp_path)), mock.Mock(side_effect=headers._parse)
+    monkeypatch.setattr(headers, "_parse", parsed)
+    for settled_s, n in ((60.0, 2), (-60.0, 3)):
+        monkeypatch.setattr(headers, "SETTLED_S", settled_s)
+        read_header(path).keys.clear()
+        assert read_header(path).keys and parsed.call_count == n
+    os.utime(path, ns=(0, 0))
+    read_header(path)
+    assert parsed.call_count == 4

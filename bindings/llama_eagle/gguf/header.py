@@ -14,9 +14,10 @@ import mmap
 import re
 import struct
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -35,6 +36,7 @@ VALUE_TYPE_NAMES = {
 STRING, ARRAY = 8, 9
 Q2_0 = 42  # missing in gguf's table
 MAX_DIMS = 4
+SETTLED_S = 2.0  # age of a file from which on another change shows in its times
 MAX_NAME = 64  # bytes of a tensor name, GGML_MAX_NAME
 SPLIT_ID = "llama_eagle.split_id"  # equal in all files of one conversion
 NO_FILE, GIVE_PATH = "no such file.", "Give the path of a .gguf file."
@@ -161,12 +163,10 @@ def read_header(path: Path | str) -> Header:
     path = Path(path)
     refuse_special(path)
     try:
-        with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                raise InputError(is_not(path, GGUF))
-            size = file.seek(0, 2)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                header = _parse(_Reader(view, path), path, size)
+        state = path.stat()
+        times = (state.st_mtime_ns, state.st_ctime_ns)
+        is_settled = time.time() - max(times) / 1e9 > SETTLED_S
+        header = _read_settled(path, state.st_ino, state.st_size, times) if is_settled else _read(path)
     except FileNotFoundError:
         raise InputError(f"{path}: {NO_FILE} {_how_to_get(path)}") from None
     except IsADirectoryError:
@@ -176,7 +176,23 @@ def read_header(path: Path | str) -> Header:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}). Correct the path.") from None
     check_extents(header)
-    return header
+    keys, tensors, key_types = header.keys.copy(), header.tensors.copy(), header.key_types.copy()
+    return replace(header, keys=keys, tensors=tensors, key_types=key_types)
+
+
+def _read(path: Path) -> Header:
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise InputError(is_not(path, GGUF))
+        size = file.seek(0, 2)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            return _parse(_Reader(view, path), path, size)
+
+
+@lru_cache(maxsize=16)
+def _read_settled(path: Path, _inode: int, _size: int, _times: tuple[int, int]) -> Header:
+    """Read a file whose next change will change its time: a command reads the same header several times."""
+    return _read(path)
 
 
 def _how_to_get(path: Path) -> str:
