@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.convert.upstream import driver
+from llama_eagle.convert.upstream.hparams import PUBLISHED_NAMES
 from llama_eagle.convert.upstream.smaller import VOCABULARY
 
 N_TOKENS = 48
@@ -25,7 +26,9 @@ def compare(request: dict[str, Any]) -> dict[str, Any]:
     driver.forbid_code()
     folder = Path(request["folder"])
     stored = (folder / "config.json").read_text("utf-8")
-    kind = getattr(transformers, json.loads(stored)["architectures"][0], None)
+    name = json.loads(stored)["architectures"][0]
+    renamed = {published: name for name, published in PUBLISHED_NAMES.items()}
+    kind = getattr(transformers, renamed.get(name, name), None)
     if kind is None:
         return {"left_out": f"transformers {transformers.__version__} has no such class"}
     try:
