@@ -123,10 +123,10 @@ def test_experts_one_by_one(hybrid: Path, tmp_path: Path) -> None:
     """As transformers 4 names them, some with another rank, others without a pair."""
     at = "model.language_model.layers.1.mlp.experts"
     shapes = {f"{at}.{e}.{name}_proj": shape for e, name, shape in (
-        (0, "gate", (48, 64, 4)), (2, "gate", (48, 64, 2)), (1, "down", (64, 48, 4)))}  # fmt: skip
+        (0, "gate", (48, 64, 2)), (2, "gate", (48, 64, 4)), (1, "down", (64, 48, 4)))}  # fmt: skip
     state = {k: v for i, (name, shape) in enumerate(shapes.items()) for k, v in pair(name, *shape, seed=i).items()}
     gate_up, down = torch.zeros(4, 96, 64), torch.zeros(4, 64, 48)
-    for e, factor in ((0, 2), (2, 4)):
+    for e, factor in ((0, 4), (2, 2)):
         gate_up[e, :48] = factor * update_of(state, f"{at}.{e}.gate_proj")
     down[1] = 2 * update_of(state, f"{at}.1.down_proj")
     compare(hybrid, tmp_path, state, {f"{at}.gate_up_proj": gate_up, f"{at}.down_proj": down})
