@@ -61,7 +61,7 @@ def test_hours_follow_from_the_sizes_and_the_speed(alone: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("granitehybrid", "no draft can be trained: the recurrent state of granitehybrid models"),
+        ("jamba", "no draft can be trained: the recurrent state of jamba models"),
         ("gemma3n", "no draft can be trained: the gemma3n architecture does not publish"),
         ("deepseek4", "no draft can be trained: training does not read"),
     ],

@@ -23,7 +23,7 @@ HEADS = ("output.weight", EMBEDDING)  # the first that a file has
 NORMS = ("output_norm.weight", "token_embd_norm.weight")  # the second is LFM2's name; without both, the gain is 1
 BIAS = "output.bias"
 # Architectures whose graphs divide by `logit_scale`, and those with a scale without the key, by the width.
-DIVIDED = {"granite", "granite_swa", "granitemoe", "minicpm"}
+DIVIDED = {"granite", "granite_swa", "granitehybrid", "granitemoe", "minicpm"}
 UNNAMED: dict[str, Callable[[int], float]] = {
     "grok": lambda width: 0.5773502691896257,
     "minicpm": lambda width: 256 / width,
