@@ -49,10 +49,11 @@ if (LLAMA_EAGLE_SERVER)
     eagle_sees(server-context tools/server/server-chat.cpp eagle_bodies.h)
     eagle_sees(server-context tools/server/server-common.cpp eagle_requests.h eagle_chat.h eagle_bodies.h eagle_literals.h eagle_parts.h)
     eagle_sees(server-context tools/server/server-context.cpp eagle_rest.h eagle_ending.h eagle_common.h eagle_shape.h eagle_events.h eagle_checkpoints.h eagle_row_settings.h eagle_requested_drafts.h eagle_request_lists.h eagle_loaded.h)
-    eagle_sees(server-context tools/server/server-http.cpp eagle_requests.h eagle_access.h eagle_errors.h eagle_connection.h)
+    eagle_sees(server-context tools/server/server-http.cpp eagle_errors.h)
     eagle_sees(server-context tools/server/server-schema.cpp eagle_requests.h eagle_requested_drafts.h eagle_request_lists.h)
     eagle_sees(server-context tools/server/server-task.cpp eagle_chat_reply.h eagle_events.h)
-    eagle_sees(server-context tools/server/server.cpp eagle_chat.h eagle_ending.h eagle_models.h)
+    eagle_sees(server-context tools/server/server.cpp eagle_chat.h eagle_ending.h eagle_vectors.h)
+    target_compile_definitions(cpp-httplib PUBLIC CPPHTTPLIB_PAYLOAD_MAX_LENGTH=SIZE_MAX)  # the front bounds bodies
 endif()
 
 # Compiles the files of a target that match `pattern` together: small ones below large headers, which then take a fifth

@@ -40,10 +40,3 @@ inline std::string eagle_bad_media() {
 inline std::string eagle_no_media(const std::string & what) {
     return "this server reads no " + what + ": start it with --mmproj and an encoder that does";
 }
-
-// Returns the maximum size of a request's body in bytes; longer ones get status 413.
-inline size_t eagle_max_body() {
-    const char * given = std::getenv("LLAMA_EAGLE_MAX_BODY_MIB");
-    const long n = given ? std::atol(given) : 0;
-    return (size_t) (n > 0 ? n : 32) << 20;
-}

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 
-#include "eagle_requests.h"
 #include "eagle_tokens.h"
 #include "json.h"
 
@@ -122,35 +121,9 @@ inline std::string eagle_error_body(const std::string & method, const std::strin
     return answer.dump();
 }
 
-// Returns the message of an error response that cpp-httplib sends without a body.
-inline std::string eagle_http_reason(int status) {
-    switch (status) {
-    case 400:
-        return "the request is no valid HTTP: its first line, its headers (at most 100 of 8192 bytes each), its "
-               "length or its parts are wrong";
-    case 413:
-        return "the body has more than " + std::to_string(eagle_max_body() >> 20) +
-               " MiB: send less, or start this server with a larger LLAMA_EAGLE_MAX_BODY_MIB";
-    case 414:
-        return "the address is too long: send what it contains as the body";
-    case 415:
-        return "this server reads no compressed bodies: leave out Content-Encoding";
-    case 416:
-        return "the header Range is wrong: leave it out";
-    default:
-        return "the request failed with the HTTP status " + std::to_string(status);
-    }
-}
-
-// Gives an error response the form of the API of its request, and a reason if it has none.
+// Gives an error response the form of the API of its request.
 template <typename Request, typename Response>
 void eagle_write_error(const Request & request, Response & response) {
-    if (response.body.empty()) {
-        const char * type = response.status < 500 ? "invalid_request_error" : "server_error";
-        const common_json error = {
-            {"code", response.status}, {"type", type}, {"message", eagle_http_reason(response.status)}};
-        response.set_content(common_json{{"error", error}}.dump(), "application/json; charset=utf-8");
-    }
     response.body = eagle_error_body(request.method, request.path, request.has_header("anthropic-version"),
                                      response.status, response.body);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -175,9 +176,26 @@ void eagle_read_infill(const Request & request, const common_json & given) {
     const_cast<Request &>(request).body = body.dump();
 }
 
+// Returns the response to any request if a server that sleeps would read other files than it started with; else null.
+template <typename ResponsePtr>
+ResponsePtr eagle_refusal_of_files() {
+    const std::string reason = eagle_model_files::is_read_again() ? eagle_model_files::change() : "";
+    if (reason.empty()) {
+        return nullptr;
+    }
+    auto response = std::make_unique<typename ResponsePtr::element_type>();
+    response->status = 503;
+    const common_json error = {{"code", 503}, {"type", "unavailable_error"}, {"message", reason}};
+    response->data = common_json{{"error", error}}.dump();
+    return response;
+}
+
 // Answers a request. handler: llama.cpp's.
 template <typename Handler, typename Request>
 auto eagle_answer(const Handler & handler, const Request & request) {
+    if (auto refusal = eagle_refusal_of_files<decltype(handler(request))>()) {
+        return refusal;
+    }
     const bool is_rank = eagle_ends_with(request.path, "/rerank") || eagle_ends_with(request.path, "/reranking");
     const bool is_vector = eagle_ends_with(request.path, "/embedding") || eagle_ends_with(request.path, "/embeddings");
     const bool has_tokens = eagle_ends_with(request.path, "/tokenize") || eagle_ends_with(request.path, "/detokenize");
