@@ -10,11 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from llama_eagle.convert.upstream.converter import converter_folders
 from llama_eagle.errors import ConversionError, EnvironmentFailure
+from llama_eagle.native.child import environment
 
 POLL_S = 0.2
 REMEDY = "convert_hf_to_gguf.py of llama.cpp shows the details"
@@ -30,11 +30,10 @@ def run_child(
     process, and Ctrl-C ends it.
     """
     request = {**request, "path": [str(folder) for folder in converter_folders()]}
-    paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path if path)
     with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", module],
-            env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM": "false"},
+            env=environment(TOKENIZERS_PARALLELISM="false"),
             stdin=subprocess.PIPE,
             stdout=answers,
             stderr=log,

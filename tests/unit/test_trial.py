@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.command import llama_eagle
 from fixtures.tiny_gguf import write_sliding_window_target
+from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.files import cache_dir
-from llama_eagle.native import trial
+from llama_eagle.native import decode, trial
 from unit.test_check import rewritten
 
 pytestmark = pytest.mark.native
+SHELL = pytest.mark.skipif(os.name != "posix", reason="a shell script stands in for the child")
 
 
 @pytest.fixture
@@ -52,12 +55,18 @@ def test_check_reports_what_llama_cpp_refuses(model: Path, tmp_path: Path) -> No
     assert "could not load it" in problem and "blk.1.ffn_up.weight" in problem
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a shell script stands in for the child")
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file of a program that runs instead of the child."""
+    child = folder / "child"
+    child.touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    return child
+
+
+@SHELL
 def test_a_child_that_ends_with_an_assertion(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = tmp_path / "child"
+    child = stand_in(tmp_path, monkeypatch)
     child.write_text("#!/bin/sh\necho 'loading' >&2\necho 'a.cpp:7: GGML_ASSERT(n > 0) failed' >&2\nkill -ABRT $$\n")
-    child.chmod(0o755)
-    monkeypatch.setattr(trial.sys, "executable", str(child))
     expected = "llama.cpp ends the process while it builds the model's graph (GGML_ASSERT(n > 0) failed)"
     assert trial.graph_problem([model]) == f"{expected}. Convert or download it again"
     text = child.read_text().replace("#!/bin/sh\n", '#!/bin/sh\n[ "$4" = off ] && echo \'{"problem": ""}\' && exit\n')
@@ -68,3 +77,16 @@ def test_a_child_that_ends_with_an_assertion(model: Path, tmp_path: Path, monkey
     monkeypatch.setattr(trial, "MAX_SECONDS", 0.1)
     os.utime(model, (2, 2))
     assert trial.graph_problem([model]) == ""  # a slow machine says nothing about the file
+    monkeypatch.setattr(decode, "MAX_SECONDS", 0.1)
+    with pytest.raises(EnvironmentFailure, match="more than 0 s at the first decode"):
+        decode.decode_logits(model, [1])
+
+
+@SHELL
+def test_a_killed_child_says_nothing_about_the_file(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch).write_text("#!/bin/sh\nkill -KILL $$\n")
+    assert trial.graph_problem([model]) == ""
+    with pytest.raises(EnvironmentFailure, match="killed at the first decode, presumably for lack of memory"):
+        decode.decode_logits(model, [1])

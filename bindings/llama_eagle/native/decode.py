@@ -7,10 +7,7 @@ Attention and its memory are in F32, so that logits can be compared with those o
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +18,7 @@ import numpy as np
 from llama_eagle.errors import InputError
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
+from llama_eagle.native.child import forbid_core_files, report, try_model
 
 MAX_SECONDS = 3600  # a model larger than the memory is read from the disk
 N_CTX = 256
@@ -29,25 +27,12 @@ N_CTX = 256
 def decode_logits(path: Path, tokens: Sequence[int]) -> np.ndarray:
     """Return the logits of each token, [n_tokens, n_vocab]; an encoder without logits returns an empty array.
 
-    Raises `InputError` with the reason if the model does not load, ends the process, or computes NaN.
+    Raises `InputError` with the reason if the model does not load, ends the process, or computes NaN,
+    `EnvironmentFailure` if the child is killed or takes too long.
     """
-    paths = os.pathsep.join(filter(None, sys.path))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "logits.npy"
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, str(path), str(out), *map(str, tokens)],
-            env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "GGML_NO_BACKTRACE": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=MAX_SECONDS,
-            check=False,
-        )
-        lines = done.stdout.splitlines()
-        if done.returncode or not lines:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit status {done.returncode}"]
-            reason = next((line for line in said if "GGML_ASSERT" in line), said[-1])
-            raise InputError(f"llama.cpp ends the process at the first decode ({reason.rpartition(': ')[2]})")
-        if problem := json.loads(lines[-1])["problem"]:
+        if problem := try_model(__name__, [str(path), str(out), *map(str, tokens)], "at the first decode", MAX_SECONDS):
             raise InputError(problem)
         return np.load(out) if out.exists() else np.zeros((0, 0), np.float32)
 
@@ -88,9 +73,5 @@ def _decode(path: str, out: str, tokens: list[int]) -> str:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(ImportError):  # Windows has none
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    print(json.dumps({"problem": _decode(sys.argv[1], sys.argv[2], [*map(int, sys.argv[3:])])}), flush=True)
-    os._exit(0)
+    forbid_core_files()
+    report(_decode(sys.argv[1], sys.argv[2], [*map(int, sys.argv[3:])]))

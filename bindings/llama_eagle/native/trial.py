@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from llama_eagle.files import kept_json, write_json
 from llama_eagle.native import log
 from llama_eagle.native.build import build_info, find_library_folder
 from llama_eagle.native.calls import library
+from llama_eagle.native.child import forbid_core_files, report, try_model
 
 MAX_SECONDS = 60
 N_CTX, N_UBATCH = 64, 32  # tokens: of the smallest graphs
@@ -49,25 +49,10 @@ def graph_problem(files: Sequence[Path]) -> str:
 
 
 def _tried(path: Path, *options: str) -> str | None:
-    """Return the result of the child; None if it took too long. options: "off" turns flash attention off."""
-    paths = os.pathsep.join(filter(None, sys.path))
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, str(path), *options],
-            env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "GGML_NO_BACKTRACE": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=MAX_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    lines = done.stdout.splitlines()
-    if done.returncode == 0 and lines:
-        return str(json.loads(lines[-1])["problem"])
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit status {done.returncode}"]
-    reason = next((line for line in said if "GGML_ASSERT" in line), said[-1])
-    return f"llama.cpp ends the process while it builds the model's graph ({reason.rpartition(': ')[2]})"
+    """Return the result of the child; None if it took too long or was killed. options: "off": no flash attention."""
+    with contextlib.suppress(EnvironmentFailure):
+        return try_model(__name__, [str(path), *options], "while it builds the model's graph", MAX_SECONDS)
+    return None
 
 
 def _problem(path: str, *options: str) -> str:
@@ -92,9 +77,5 @@ def _problem(path: str, *options: str) -> str:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(ImportError):  # Windows has none
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    print(json.dumps({"problem": _problem(*sys.argv[1:])}), flush=True)
-    os._exit(0)
+    forbid_core_files()
+    report(_problem(*sys.argv[1:]))

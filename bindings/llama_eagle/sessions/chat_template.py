@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.native.child import environment
 
 MAX_SECONDS = 10.0
 MAX_CHARACTERS = 1 << 24  # in a prompt
@@ -118,7 +119,7 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"},
+                env=environment(),
                 start_new_session=True,  # only this process handles Ctrl-C
             )
             self._owner = os.getpid()
