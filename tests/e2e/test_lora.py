@@ -100,7 +100,7 @@ def test_spellings(text: str) -> None:
     assert read_lora(text) == Lora(Path(SPELLINGS[text][0]), SPELLINGS[text][1])
 
 
-@pytest.mark.parametrize("text", ["a.gguf:nan", "a.gguf:inf", ":1"])
+@pytest.mark.parametrize("text", ["a.gguf:nan", "a.gguf:inf", ":1", f"{__file__}:half", f"{__file__}:"])
 def test_spellings_that_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"FILE:SCALE with a finite scale"):
         read_lora(text)

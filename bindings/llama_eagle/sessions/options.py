@@ -5,6 +5,7 @@ Imports no native library, so that the command line can import it at start-up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,14 +36,16 @@ class Lora:
 def read_lora(text: str) -> Lora:
     """Parse FILE or FILE:SCALE."""
     path, colon, scale = text.rpartition(":")
+    if not colon or Path(text).exists():
+        return Lora(Path(text))
     try:
         number = float(scale)
     except ValueError:
-        return Lora(Path(text))
-    if not colon or Path(text).exists():
-        return Lora(Path(text))
+        if not Path(path).is_file():
+            return Lora(Path(text))
+        number = math.nan
     if not path or not abs(number) <= MAX_FLOAT:
-        raise UsageError(f"lora {text!r}: give FILE or FILE:SCALE with a finite scale, such as lora.gguf:0.5.")
+        raise UsageError(f"--lora {text}: expected FILE or FILE:SCALE with a finite scale, such as lora.gguf:0.5.")
     return Lora(Path(path), number)
 
 
