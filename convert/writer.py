@@ -12,11 +12,9 @@ which is renamed at the end. On any failure, including Ctrl-C, nothing is left b
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import secrets
 import struct
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -259,17 +257,6 @@ def _write_shard(path: Path, head: bytes, tensors: list[_Tensor], pool: ThreadPo
             except ConversionError as error:
                 raise type(error)(f"tensor {tensor.name}: {error}") from error
             _write_all(file, memoryview(bytes(_padding(tensor.n_bytes))))
-
-
-def keep_freed_memory() -> None:
-    """Let threads reuse arrays of up to 4 MB, which glibc else returns to the system after every operation.
-
-    New pages cost more than the arithmetic of a decoder. This applies to the whole process, so it is for programs.
-    """
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        trim, own_mapping = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-        libc.mallopt(own_mapping, 4 << 20)
-        libc.mallopt(trim, 8 << 20)
 
 
 def _final_names(path: Path, count: int) -> list[Path]:

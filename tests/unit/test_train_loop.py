@@ -30,7 +30,7 @@ def test_a_token_without_an_embedding_is_named() -> None:
 
 FREED = """
 import ctypes, os, sys
-from llama_eagle.train.machine.memory import keep_freed_memory
+from llama_eagle.native.processor.memory import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 libc, n_bytes = ctypes.CDLL(None), 1 << 26

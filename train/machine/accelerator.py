@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from llama_eagle.errors import UsageError
-from llama_eagle.train.machine.memory import keep_freed_memory
+from llama_eagle.native.processor.memory import keep_freed_memory
 from llama_eagle.train.settings import Settings
 
 

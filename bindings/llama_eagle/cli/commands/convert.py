@@ -245,10 +245,10 @@ def convert(
     Families with a table here are converted by it, all others by llama.cpp's converter, without code of the checkpoint.
     """
     from llama_eagle.convert.drafts import is_draft
-    from llama_eagle.convert.writer import keep_freed_memory
     from llama_eagle.files import expand_home
+    from llama_eagle.native.processor.memory import keep_freed_memory
 
-    keep_freed_memory()
+    keep_freed_memory(largest=4 << 20, kept=8 << 20)  # arrays of decoders, freed after every operation
     if revision is not None and expand_home(source).is_dir():
         raise UsageError("--revision does not apply to a folder. Leave it out.")
     draft_options = draft_flags.options((outtype or DRAFT_TYPE).lower(), pre)
