@@ -87,8 +87,16 @@ inline void eagle_require_order(const std::string & low_key, int64_t low, const 
 
 // Returns a part of a reference as the key that it names.
 inline std::string eagle_unescaped(const std::string & part) {
+    const auto is_hex = [&](size_t at) {
+        return at < part.size() && std::isxdigit(static_cast<unsigned char>(part[at]));
+    };
     std::string key;
     for (size_t i = 0; i < part.size(); i++) {
+        if (part[i] == '%' && is_hex(i + 1) && is_hex(i + 2)) {
+            key += static_cast<char>(std::stoi(part.substr(i + 1, 2), nullptr, 16));
+            i += 2;
+            continue;
+        }
         const bool is_escape = part[i] == '~' && i + 1 < part.size() && (part[i + 1] == '0' || part[i + 1] == '1');
         key += !is_escape ? part[i] : part[i + 1] == '1' ? '/' : '~';
         i += is_escape;
