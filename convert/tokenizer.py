@@ -166,7 +166,7 @@ def _vocabulary(
     if kind != "BPE" or not _is_byte_level(data):
         raise ConversionError(
             f"tokenizer.json is {'SentencePiece' if kind == 'BPE' else kind}; only byte-level BPE can be converted: "
-            "convert this model with llama.cpp's convert_hf_to_gguf.py"
+            "add the checkpoint's tokenizer.model, by which llama.cpp's converter converts it"
         )
     tokens: list[str | None] = [None] * vocab_size
     types = [UNUSED] * vocab_size

@@ -82,7 +82,7 @@ def adapter_folder(source: str, revision: str | None = None) -> Path | None:
         if (path / "adapter_config.json").exists() and not any(path.glob("model*.json")):
             return snapshot(source, ["adapter_config.json", *ADAPTER_FILES], revision)
     has_model = any(path.glob("model*.safetensors")) or any(path.glob("pytorch_model*.bin"))
-    return path if find_adapter(path) and not has_model else None
+    return path if (path / "adapter_config.json").exists() and not has_model else None
 
 
 def read_adapter(folder: Path, *, merging: bool = False) -> Adapter:

@@ -78,7 +78,7 @@ def _place(adapter: Adapter, header: Header, files: Sequence[Header]) -> list[Pl
         known = ", ".join(sorted({each.arch for each in CONVERSIONS.values()}))
         raise ConversionError(
             f"{header.path}: adapters of {header.architecture} models are not converted; supported: {known}. Merge the "
-            "adapter with peft, and convert the merged model with llama.cpp's convert_hf_to_gguf.py."
+            "adapter with peft, and convert the merged model with llama-eagle convert."
         )
     sections, dims = _sections(conversion, header), _dims(header)
     if other := unplaced(adapter, sections, dims):

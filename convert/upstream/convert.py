@@ -27,6 +27,8 @@ from llama_eagle.gguf.validate import check_files
 from llama_eagle.native.decode import decode_logits
 
 DRIVER = "llama_eagle.convert.upstream.driver"
+CANNOT_RUN = "llama.cpp's converter wrote a model that cannot run"
+REMEDY = "Download the checkpoint again; if it is complete, llama.cpp does not support it"
 TRIED = (1,)  # token of the first decode
 
 
@@ -36,6 +38,8 @@ def convert_by_llama_cpp(checkpoint: Checkpoint, output: Path, options: TargetOp
     require_class(checkpoint.config, checkpoint.source)
     require_packages(checkpoint)
     _refuse_options(options, checkpoint.source)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        checkpoint.json_file(name)  # a damaged one is named before any work
     warnings = check_logits(checkpoint)
     outtype = _outtype(checkpoint, options.outtype)
 
@@ -80,7 +84,7 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
 
 
 def _refuse_options(options: TargetOptions, source: str) -> None:
-    given = {"calibration": options.calibration, "split_max_size": options.split_max_size}
+    given = {"--calibration": options.calibration, "--split-max-size": options.split_max_size}
     if name := next((name for name, value in given.items() if value), None):
         raise UsageError(f"{name} does not apply to {source}, which llama.cpp's converter converts. Leave it out.")
 
@@ -130,11 +134,11 @@ def _require_sound(file: Path, source: str) -> None:
     """Raise `ConversionError` for a model that `check` refuses or that llama.cpp does not run."""
     for finding in check_files([read_header(file)], with_tokenizer=False):
         if finding.level == "error":
-            raise ConversionError(f"{source}: llama.cpp's converter wrote a model that cannot run: {finding.message}")
+            raise ConversionError(f"{source}: {CANNOT_RUN}: {finding.message}. {REMEDY}")
     try:
         decode_logits(file, TRIED)
     except InputError as error:
-        raise ConversionError(f"{source}: llama.cpp's converter wrote a model that cannot run: {error}") from error
+        raise ConversionError(f"{source}: {CANNOT_RUN}: {error}. {REMEDY}") from error
 
 
 def _report(file: Path, output: Path, outtype: str, start: float) -> TargetReport:

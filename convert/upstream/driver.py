@@ -21,12 +21,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from llama_eagle.convert.pre_tokenizers import StoredEncoder, fitting_name
+from llama_eagle.convert.source.storage import read_json
 from llama_eagle.convert.tokenizer import added_around
 from llama_eagle.convert.upstream import hparams
+from llama_eagle.convert.upstream.process import REMEDY
 from llama_eagle.convert.upstream.stored import decoded_tensors, without_quantization
-from llama_eagle.errors import EagleError
+from llama_eagle.errors import EagleError, EnvironmentFailure
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "NO_LOCAL_GGUF": "1"}
+TOKENIZERS = ("tokenizer.*", "tek*", "*vocab*", "*.tiktoken", "*.model")  # patterns of their files
 NO_CODE = "needs code from its repository, which is never run"
 
 
@@ -61,6 +64,8 @@ def _without_code(auto: Any) -> None:
                 from transformers import PreTrainedTokenizerFast
 
                 return PreTrainedTokenizerFast.from_pretrained(source)
+            if auto.__name__ == "AutoTokenizer" and not any(any(Path(source).glob(each)) for each in TOKENIZERS):
+                raise RefusedError("it has no file of a tokenizer, such as tokenizer.json. Download it, too") from error
             if "remote" in str(error) or "trust_remote_code" in str(error):
                 raise RefusedError(f"its tokenizer {NO_CODE}") from error
             raise
@@ -72,7 +77,7 @@ def read_config(folder: Path, *, alone: bool = False) -> dict[str, Any]:
     """Return config.json as the converter expects it. alone: without the defaults of its class in transformers."""
     from transformers import AutoConfig
 
-    stored = json.loads((folder / "config.json").read_text("utf-8-sig"))
+    stored = read_json(folder / "config.json")
     known: dict[str, Any] = {}
     if not alone:
         with contextlib.suppress(Exception):  # a class that transformers does not have
@@ -116,8 +121,7 @@ def _pre_tokenizers(known: Callable[[Any, Any], str], given: str | None) -> Call
         except NotImplementedError:
             if not file.is_file():
                 raise RefusedError("its pre-tokenizer is unknown. Name llama.cpp's name for it with --pre") from None
-        data = json.loads(file.read_text("utf-8-sig"))
-        return fitting_name(data, StoredEncoder(file))[0]
+        return fitting_name(read_json(file), StoredEncoder(file))[0]
 
     return name_of
 
@@ -153,7 +157,7 @@ def _state_added_tokens(folder: Path) -> None:
     file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if not file.is_file():
         return
-    read = [json.loads(each.read_text("utf-8-sig")) if each.is_file() else {} for each in (file, settings)]
+    read = [read_json(each) if each.is_file() else {} for each in (file, settings)]
     load = vocab.SpecialVocab._load
 
     def load_and_state(self: Any, path: Path) -> None:
@@ -215,7 +219,7 @@ def _explained(error: BaseException) -> dict[str, str]:
     if isinstance(error, RefusedError):
         return {"kind": "input", "message": str(error)}
     if isinstance(error, EagleError):
-        return {"kind": "environment" if error.exit_code == 4 else "input", "message": str(error)}
+        return {"kind": "environment" if isinstance(error, EnvironmentFailure) else "input", "message": str(error)}
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0].replace("_", "-")
         return {"kind": "environment", "message": f"needs {package}: pip install {package}"}
@@ -224,10 +228,9 @@ def _explained(error: BaseException) -> dict[str, str]:
     if isinstance(error, (MemoryError, OSError)) and not isinstance(error, FileNotFoundError):
         return {"kind": "environment", "message": f"{type(error).__name__}: {error}"}
     text = " ".join(str(error).split())[:300] or "no reason given"
-    return {
-        "kind": "input",
-        "message": text if isinstance(error, (ValueError, NotImplementedError)) else f"{type(error).__name__}: {text}",
-    }
+    if not isinstance(error, (ValueError, NotImplementedError)):
+        text = f"{type(error).__name__}: {text}"
+    return {"kind": "input", "message": f"llama.cpp's converter does not read it ({text}); {REMEDY}"}
 
 
 class _Warnings(logging.Handler):

@@ -17,7 +17,7 @@ from llama_eagle.errors import ConversionError, EnvironmentFailure
 from llama_eagle.native.child import environment
 
 POLL_S = 0.2
-REMEDY = "convert_hf_to_gguf.py of llama.cpp shows the details"
+REMEDY = "LLAMA_EAGLE_DEBUG=1 shows its log"
 
 
 def run_child(

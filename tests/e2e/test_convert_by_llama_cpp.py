@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from fixtures.command import llama_eagle
 from fixtures.families import edit, make
+from llama_eagle.convert.upstream import driver
 from safetensors.numpy import load_file
 
 CODE = """
@@ -65,7 +66,7 @@ def test_options_of_tables_are_refused(option: list[str], tmp_path: Path) -> Non
     given = [option[0], tmp_path / "text" if option[1] == "text" else option[1]]
     done = llama_eagle("convert", tmp_path, "-o", tmp_path / "out.gguf", *given)
     assert (done.code, done.stdout) == (2, "")
-    assert option[0].lstrip("-").replace("-", "_") in done.stderr or option[0] in done.stderr
+    assert f"{option[0]} does not apply to" in done.stderr
 
 
 def test_a_missing_package_is_named_before_any_work(tmp_path: Path) -> None:
@@ -83,6 +84,31 @@ def test_a_missing_package_is_named_before_any_work(tmp_path: Path) -> None:
     assert (done.code, done.stdout) == (4, "")
     assert "pip install sentencepiece" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_damaged_tokenizer_is_named_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GraniteForCausalLM"]}))
+    (tmp_path / "tokenizer.json").write_text("{")
+    done = llama_eagle("convert", tmp_path, "-o", tmp_path / "out.gguf")
+    assert (done.code, done.stdout) == (3, "")
+    assert f"{tmp_path / 'tokenizer.json'}: not valid JSON" in done.stderr and "download" in done.stderr
+
+
+def test_failures_of_the_converter_name_a_remedy(tmp_path: Path) -> None:
+    class AutoTokenizer:
+        @staticmethod
+        def from_pretrained(*_args: object, **_kwargs: object) -> None:
+            raise TypeError("no such class")
+
+    driver._without_code(AutoTokenizer)
+    with pytest.raises(driver.RefusedError, match=r"no file of a tokenizer, such as tokenizer.json. Download it"):
+        AutoTokenizer.from_pretrained(tmp_path)
+    (tmp_path / "rwkv_vocab.txt").touch()
+    with pytest.raises(TypeError) as raised:
+        AutoTokenizer.from_pretrained(tmp_path)
+    found = driver._explained(raised.value)
+    assert found["kind"] == "input"
+    assert found["message"].endswith("(TypeError: no such class); LLAMA_EAGLE_DEBUG=1 shows its log")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")

@@ -14,6 +14,7 @@ from llama_eagle.convert.pre_tokenizers import load_encoder as load
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import read_tokenizer
 from llama_eagle.convert.writer import gguf_output
+from llama_eagle.errors import InputError
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions
 from llama_eagle.sessions.same_tokens import TEXTS, Difference, compare_tokens, first_difference, special_texts
@@ -79,6 +80,13 @@ def test_the_encoder_is_loaded_once(trained: dict[str, Any], tmp_path: Path, mon
     assert loaded == [tmp_path / "tokenizer.json"]
     data.types[5] = 1
     assert compare_tokens(file, data) == []
+
+
+def test_a_name_that_llama_cpp_does_not_know(trained: dict[str, Any], tmp_path: Path) -> None:
+    """The message names the option, not the file, which has a temporary name."""
+    file, data = vocabulary(tmp_path, with_split(trained, "qwen2"), pre="unknown")
+    with pytest.raises(InputError, match=r"^llama.cpp cannot load .*'unknown'. Correct .* of --pre"):
+        compare_tokens(file, data)
 
 
 NEW = {0x1C89, 0x1C8A}  # of Unicode 16, unknown to llama.cpp

@@ -209,6 +209,10 @@ def test_the_command(llama: Path, tmp_path: Path) -> None:
     to_target = ("convert", adapter, "-o", out, "--target")
     assert_one_line_error(llama_eagle(*to_target, llama), 2, "needs the GGUF file of its model")
     assert_one_line_error(llama_eagle(*to_target, target, "--no-mtp"), 2, "does not apply to an adapter")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut/adapter_config.json").write_text("{}")
+    cut = llama_eagle("convert", tmp_path / "cut", "-o", tmp_path / "x.gguf", "--target", target)
+    assert_one_line_error(cut, 3, "no adapter (adapter_config.json with adapter_model.safetensors)")
     report = llama_eagle(*to_target, target, "--outtype", "f16", "--json")
     assert report.code == 0, report.stderr
     assert json.loads(report.stdout).items() >= {"kind": "adapter", "n_pairs": 1, "rank": 4, "alpha": 8.0}.items()
@@ -216,11 +220,11 @@ def test_the_command(llama: Path, tmp_path: Path) -> None:
     merge = ("convert", adapter, "-o", tmp_path / "merged.gguf", "--outtype", "f32", "--merge")
     assert_one_line_error(llama_eagle(*merge), 3, "a LoRA adapter, not a model")
     assert llama_eagle(*merge, "--base", llama).code == 0
-    merged, beside = values_of(tmp_path / "merged.gguf"), Path(shutil.copytree(llama, tmp_path / "beside"))
+    merged, next_to = values_of(tmp_path / "merged.gguf"), Path(shutil.copytree(llama, tmp_path / "next"))
     for file in adapter.iterdir():
-        shutil.copy(file, beside)
-    assert_one_line_error(llama_eagle("convert", beside, "-o", tmp_path / "x.gguf"), 3, "--merge converts both")
-    assert llama_eagle("convert", beside, "-o", tmp_path / "x.gguf", "--outtype", "f32", "--merge").code == 0
+        shutil.copy(file, next_to)
+    assert_one_line_error(llama_eagle("convert", next_to, "-o", tmp_path / "x.gguf"), 3, "--merge converts both")
+    assert llama_eagle("convert", next_to, "-o", tmp_path / "x.gguf", "--outtype", "f32", "--merge").code == 0
     assert merged.keys() == values_of(tmp_path / "x.gguf").keys()
     assert all(np.array_equal(values, merged[name]) for name, values in values_of(tmp_path / "x.gguf").items())
     assert not np.array_equal(merged["blk.0.attn_q.weight"], values_of(target)["blk.0.attn_q.weight"])

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from llama_eagle.convert.pre_tokenizers import normalizer_problem
 from llama_eagle.convert.source.storage import read_json
-from llama_eagle.errors import EagleError, EnvironmentFailure
+from llama_eagle.errors import EagleError, EnvironmentFailure, InputError
+from llama_eagle.native import log
 from llama_eagle.sessions.chats.messages import render_chat
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions
@@ -95,7 +96,7 @@ def compare_tokens(vocabulary: Path, data: TokenizerData) -> list[str]:
         return [f"tokenizer.json: the tokenizers package cannot read it ({str(error)[:160]}), so it is not checked"]
     special = _add_missing(encoder, data)
     encode = lambda texts: [found.ids for found in encoder.encode_batch(list(texts))]  # noqa: E731
-    with Model(vocabulary, LoadOptions(vocab_only=True)) as model:
+    with _load(vocabulary) as model:
         engine = Tokenizer(model)
         for texts in (special_texts(special), TEXTS, markup_texts(data), tuple(chat_texts(data))):
             if (found := first_difference(engine, encode, texts)) is not None:
@@ -117,13 +118,24 @@ def compare_pieces(vocabulary: Path, pieces: Path) -> list[str]:
         raise EnvironmentFailure("checking the tokens needs sentencepiece: pip install sentencepiece") from None
     processor = SentencePieceProcessor()
     processor.Load(str(pieces))
-    with Model(vocabulary, LoadOptions(vocab_only=True)) as model:
+    with _load(vocabulary) as model:
         engine = Tokenizer(model)
         for text, expected in zip(TEXTS, processor.Encode(list(TEXTS)), strict=True):
             found = engine.encode(text, special=False, add_bos=False)
             if found != expected:
                 return [str(Difference(text, tuple(found), tuple(expected))).replace("tokenizer.json", pieces.name)]
     return []
+
+
+def _load(vocabulary: Path) -> Model:
+    """Load the vocabulary of an unfinished file, whose name no message states. Raises `InputError`."""
+    try:
+        return Model(vocabulary, LoadOptions(vocab_only=True))
+    except InputError:
+        reason = log.first_error() or "no reason given"
+        raise InputError(
+            f"llama.cpp cannot load the converted vocabulary: {reason}. Correct the tokenizer, or the name of --pre."
+        ) from None
 
 
 def special_texts(special: Sequence[str]) -> tuple[str, ...]:
