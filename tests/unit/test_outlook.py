@@ -64,6 +64,7 @@ def test_hours_follow_from_the_sizes_and_the_speed(alone: Path, monkeypatch: pyt
         ("jamba", "no draft can be trained: the recurrent state of jamba models"),
         ("gemma3n", "no draft can be trained: the gemma3n architecture does not publish"),
         ("deepseek4", "no draft can be trained: training does not read"),
+        ("chameleon", "no draft can be trained: llama.cpp excludes its image tokens"),
     ],
 )
 def test_why_no_draft_can_be_trained(alone: Path, name: str, message: str) -> None:

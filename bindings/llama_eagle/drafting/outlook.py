@@ -21,6 +21,10 @@ from llama_eagle.sessions.options import MTP
 # Of a training run with its defaults.
 N_TOKENS = 250_000  # in 1,000 conversations, which the target writes and reads again
 EPOCHS, STEPS, DRAFT_VOCAB = 3, 5, 8192
+UNTRAINED = {  # architectures whose training is refused, although drafts can read them
+    "chameleon": "llama.cpp excludes its image tokens from the logits, and training does not",
+    "deepseek4": "training does not read the last state of its streams",
+}
 N_MEASURED = 768  # rows of the matrices whose product is timed
 
 
@@ -49,9 +53,7 @@ def outlook(files: Sequence[Header]) -> Outlook:
     name = files[0].architecture
     choice = resolve(files[0].path, DraftingOptions())
     has_model = choice.options.model is not None or choice.options.draft == MTP
-    problem = rollback_problem(name) or capture_problem(name)
-    if name == "deepseek4":
-        problem = "training does not read the last state of its streams"
+    problem = rollback_problem(name) or capture_problem(name) or UNTRAINED.get(name, "")
     return Outlook(choice.why, has_model, problem, None if problem else training_hours(files))
 
 
