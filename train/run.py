@@ -328,7 +328,7 @@ def _report(
     ended = progress.ended
     if progress.stopped_early and n_samples < ENOUGH_SAMPLES:
         kind = "conversations" if settings.data == (str(output / FILE),) else "samples"
-        ended += f": {n_samples} {kind} are too little"
+        ended += f": {n_samples} {kind} are too few"
     return Report(
         output=str(output),
         steps=progress.step,

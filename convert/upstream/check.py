@@ -19,7 +19,7 @@ from llama_eagle.native.build import build_info
 from llama_eagle.native.decode import decode_logits
 
 CHILD = "llama_eagle.convert.upstream.compared"
-TYPICAL, SELDOM = 0.01, 0.05  # largest difference of a text's logits, relative to the largest logit: in half of the
+TYPICAL, LARGEST = 0.01, 0.05  # largest difference of a text's logits, relative to the largest logit: in half of the
 MOST = 0.8  # rows, and in this share of them: experts of nearly equal weight may be chosen differently in the others
 
 
@@ -78,7 +78,7 @@ def difference(logits: np.ndarray, expected: np.ndarray) -> str:
         return "it has no logits"
     size = min(logits.shape[1], expected.shape[1])
     rows = np.abs(logits[:, :size] - expected[:, :size]).max(1) / np.abs(expected).max()
-    if np.median(rows) <= TYPICAL and (rows <= SELDOM).mean() >= MOST:
+    if np.median(rows) <= TYPICAL and (rows <= LARGEST).mean() >= MOST:
         return ""
     return f"its logits differ from those of transformers by {np.median(rows):.1%} of the largest"
 

@@ -188,7 +188,7 @@ def test_accumulated_passes_are_one_large_pass(settings: Settings, tmp_path: Pat
 def test_it_stops_when_acceptance_no_longer_rises(settings: Settings) -> None:
     report = train(replace(settings, learning_rate=1e-12, eval_every=2, patience=2, epochs=3))
     assert report is not None
-    assert report.stopped_early and report.ended == "no gain in 2 evaluations: 52 samples are too little"
+    assert report.stopped_early and report.ended == "no gain in 2 evaluations: 52 samples are too few"
     assert report.steps == 6  # the first evaluation is the best, two more are not
 
 

@@ -267,7 +267,7 @@ def _planned(source: Path, parameters: _Parameters) -> tuple[dict[str, str], dic
     intended: dict[str, str] = {}
     name = ""
 
-    def hear(piece: str) -> None:
+    def report(piece: str) -> None:
         nonlocal name
         if tensor := _TENSOR.match(piece):
             name = tensor[3]
@@ -278,7 +278,7 @@ def _planned(source: Path, parameters: _Parameters) -> tuple[dict[str, str], dic
 
     parameters.struct.dry_run = True
     try:
-        with log.passed_to(hear):
+        with log.passed_to(report):
             _api().llama_model_quantize(os.fsencode(source), os.fsencode(source), ctypes.byref(parameters.struct))
     finally:
         parameters.struct.dry_run = False

@@ -77,7 +77,7 @@ class Listener:
     def __init__(self) -> None:
         self.on_share: Callable[[float], None] | None = None  # called with the share that is computed, 0..1
 
-    def hear(self, share: float, _data: Any) -> None:
+    def report(self, share: float, _data: Any) -> None:
         if self.on_share is not None:
             self.on_share(share)
 
@@ -112,7 +112,7 @@ class EagleSession(Closing):
         self.n_draft_max = options.n_draft_max
         self._handle = ctypes.c_void_p()
         self.listener = Listener()
-        self._report = calls.PROGRESS(callbacks.guarded(self.listener.hear))
+        self._report = calls.PROGRESS(callbacks.guarded(self.listener.report))
         params = _params(context, draft, options)
         params.on_progress = self._report
         handle = None if draft is None else draft.handle

@@ -236,11 +236,11 @@ class TextMemory:
     def _listen(self, n_done: int, n: int, n_total: int) -> None:
         """Have the session report the progress of the next n tokens."""
 
-        def hear(share: float) -> None:
+        def report(share: float) -> None:
             if self.on_progress is not None:
                 self.on_progress((n_done + share * n) / n_total)
 
-        self.session.listener.on_share = hear
+        self.session.listener.on_share = report
 
     def _append_rows(self, piece: list[int]) -> None:
         self.session.verify(piece)
