@@ -19,6 +19,7 @@ from llama_eagle.train.data.samples import Sample, SampleMaker
 from llama_eagle.train.data.vocabulary import choose_vocabulary, count_tokens
 from llama_eagle.train.targets.checkpoint import control_tokens, load_tokenizer, read_target
 from llama_eagle.vision.pictures import decode_data_url
+from safetensors.numpy import save_file
 
 
 @pytest.fixture(scope="module")
@@ -369,3 +370,10 @@ def test_held_out_samples_are_not_trained_on() -> None:
     assert split_held_out(50, 0, seed=3).held_out == []
     assert len(split_held_out(100_000, 0.02, seed=3).held_out) == 256
     assert split_held_out(1, 0.5, seed=3) == Split([0], [])
+
+
+def test_a_checkpoint_of_another_class_is_converted_first(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GraniteForCausalLM"]}))
+    save_file({"x": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"no checkpoint of GraniteForCausalLM\. Convert it .* name the GGUF"):
+        read_target(tmp_path)

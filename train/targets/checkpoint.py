@@ -256,7 +256,8 @@ def _architecture(config: dict[str, Any], folder: Path) -> str:
     if name not in TEXT_TARGETS + VISION_TARGETS:
         known = ", ".join(TEXT_TARGETS + VISION_TARGETS)
         raise ConfigError(
-            f"{folder}: {name or 'no architecture'} is not a target drafts can be trained for; {known} are."
+            f"{folder}: train reads no checkpoint of {name or 'an unnamed class'}. Convert it (llama-eagle convert), "
+            f"and name the GGUF as the target. Checkpoints of these need no conversion: {known}."
         )
     return name
 
