@@ -143,7 +143,7 @@ def test_reasons_of_a_template_are_told(qwen: Served) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "reason"),
     [
-        ("POST", "/api/chat", "has no POST /api/chat: it is not Ollama"),
+        ("POST", "/api/blobs/x", "has no POST /api/blobs/x: it is not Ollama"),
         ("POST", "/v1/nothing", "OpenAI's APIs are below /v1"),
         ("POST", "/%ff%00", "OpenAI's APIs are below /v1"),
         ("GET", "/v1/chat/completions", "has no GET /v1/chat/completions: "),

@@ -397,7 +397,10 @@ FLAGS = {
 }
 # Arguments named by ordinary words, which are names only before "=": draft=FILE, exact=True, lookup=False.
 WORDS = {
-    **{name: f"--{name}" for name in ("draft", "lookup", "exact", "seed", "grammar", "stop", "imatrix", "recipe")},
+    **{
+        name: f"--{name}"
+        for name in ("draft", "lookup", "exact", "seed", "grammar", "stop", "imatrix", "lora", "recipe")
+    },
     **{name: f"--{name}" for name in ("threads", "requantize", "verbose", "host", "port", "parallel", "mmproj")},
     "temperature": "--temp",
     "draft_path": "--draft",

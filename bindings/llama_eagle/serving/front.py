@@ -165,6 +165,7 @@ def _listener(host: str, port: int) -> Iterator[socket.socket]:
             if sys.platform != "win32":  # there the option lets another program take the same port
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+        listener.listen(BACKLOG)  # the address may be announced before uvicorn accepts
     except OSError as error:
         place = host if is_file else f"{host}:{port}"
         raise EnvironmentFailure(
