@@ -46,7 +46,7 @@ class Pair:
         self.draft = NativeDraft(context, folder / "draft.gguf", 64, **options)
 
     def expected(self, tokens: list[int], last: int) -> list[Step]:
-        """The draft after `tokens`, all of which the target has read, and the next token `last`."""
+        """The draft after `tokens`, which the target has read, and the next token `last`."""
         features = self.target.features(tokens, self.layer_ids)
         self.reference.reset()
         self.reference.prefill(tokens, features)

@@ -164,7 +164,7 @@ def test_a_child_that_ends_within_an_answer_leaves_it_unfinished() -> None:
 @pytest.mark.parametrize("path", ["/x", "/v1/messages"])
 @pytest.mark.parametrize("settings", [OPEN, replace(OPEN, access=Access(("key",)))])
 def test_only_the_front_sends_the_childs_key(path: str, settings: FrontSettings) -> None:
-    """It sends it for clients that have theirs, whatever they send beside it."""
+    """It sends it for clients that have theirs, whatever else they send."""
     heads: list[bytes] = []
 
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
