@@ -44,7 +44,7 @@ CASES: list[tuple[Any, str, Any]] = [
     ({"pattern": "^[0-9]+$"}, "12", "12"), ({"minimum": 3}, "12", 12), ({"format": "date"}, "2024", "2024"),
     (ref("Name"), "12", "12"), (ref("Count"), "12", 12), (ref("Color"), "1", "1"),
     ({"anyOf": [ref("Name"), NULL]}, "12", "12"), ({"allOf": [ref("Name")]}, "12", "12"),
-    ({"allOf": [ref("Count"), {"minimum": 3}]}, "12", 12), (ref("a~1b~0c%20d"), "12", 12),
+    ({"allOf": [ref("Count"), {"minimum": 3}]}, "12", 12), (ref("a~1b~0c%20d"), "12", "12"),
     (ref("Either/anyOf/1"), "12", "12"), (ref("Either/anyOf/2"), "12", 12), (ref("Either/anyOf/x"), "12", 12),
     (ref("Circle"), "12", 12), (ref("Tree"), "x", "x"), (ref("nothing"), "12", 12), ({"$ref": "http://x"}, "12", 12),
     (BOOLEAN, "True", True), (BOOLEAN, "false", False), (BOOLEAN, "maybe", "maybe"), (BOOLEAN, "1", 1),

@@ -19,6 +19,12 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def no_answer() -> None:
+    """End an answer that another test of this process has left."""
+    console.end_answer()
+
+
 def one_stream(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> io.StringIO:
     """Put stdout and stderr on one stream, which each test does itself: pytest replaces them after its fixtures."""
     monkeypatch.setattr(sys, "stdout", stream)
