@@ -67,7 +67,7 @@ class Reply:
         """Yield the calls, and the last line."""
         if self.calls:
             yield self._line(self.say(calls=[_call(call) for call in self.calls]))
-        yield {**self._line(self.say()), **ended(self.reason, self.begun), **self._numbers(), "done": True}
+        yield {**self._line(self.say()), **ended(self.reason, self.begun), **self._numbers()}
 
     def whole(self, event: Body) -> Body:
         """Return an answer that is not streamed as one line."""

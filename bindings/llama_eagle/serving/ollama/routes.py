@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -65,7 +64,7 @@ async def _open(request: Request, target: str, body: Body | None = None) -> Answ
     data = b"" if body is None else json.dumps(body).encode()
     method = "GET" if body is None else "POST"
     answer: Answer = await request.app.child.request(
-        method, target.encode(), [(b"content-type", b"application/json")], data
+        method, f"{request.app.settings.prefix}{target}".encode(), [(b"content-type", b"application/json")], data
     )
     if answer.status == 200:
         return answer
@@ -134,11 +133,16 @@ def _loaded(given: Body, name: str, say: Callable[..., Body]) -> Response:
     """Answer a request that only loads the model or unloads it: it is loaded as long as this server runs."""
     reason = "unload" if given.get("keep_alive") in (0, "0", "0s") else "load"
     line = {"model": name, "created_at": replies.now(), **say(), **replies.ended(reason, time.monotonic())}
-    return JSONResponse(line) if given.get("stream", True) is False else _one_line(line)
+    return _one_line(given, line)
 
 
-def _one_line(line: Body) -> Response:
-    return Response(json.dumps(line) + "\n", media_type=LINES)
+def _one_line(given: Body, line: Body) -> Response:
+    """Answer with one line, streamed or not."""
+    return JSONResponse(line) if given.get("stream", True) is False else _stream_of([line])
+
+
+def _stream_of(lines: list[Body]) -> Response:
+    return Response("".join(json.dumps(line) + "\n" for line in lines), media_type=LINES)
 
 
 async def chat(request: Request) -> Response:
@@ -177,8 +181,7 @@ async def _infill(request: Request, given: Body, reply: Reply) -> Response:
     event = {"choices": [choice], "usage": usage, "timings": timings}
     if given.get("stream", True) is False:
         return JSONResponse(reply.whole(event))
-    lines = [*reply.take(event), *reply.end()]
-    return Response("".join(json.dumps(line) + "\n" for line in lines), media_type=LINES)
+    return _stream_of([*reply.take(event), *reply.end()])
 
 
 async def embed(request: Request) -> Response:
@@ -240,8 +243,7 @@ async def pull(request: Request) -> Response:
     """Succeed for the model that is served: clients pull what they miss in a list."""
     given = await _body(request)
     await _model(request, given)
-    line: Any = {"status": "success"}
-    return JSONResponse(line) if given.get("stream", True) is False else _one_line(line)
+    return _one_line(given, {"status": "success"})
 
 
 async def unchanged(request: Request) -> Response:

@@ -33,9 +33,11 @@ Result eagle_entry(Slot & slot, const Result & result) {
 template <typename Slot, typename Send>
 void eagle_send_waiting(Slot & slot, size_t n_entries, const Send & send) {
     while (slot.eagle_n_sent < n_entries) {
-        auto token = slot.generated_token_probs[slot.eagle_n_sent];
+        const size_t at = slot.eagle_n_sent;
+        auto token = slot.generated_token_probs[at];
         token.text_to_send.clear();
         send(token);
+        slot.eagle_n_sent = at + 1;  // also behind an entry that has no probabilities
     }
 }
 
