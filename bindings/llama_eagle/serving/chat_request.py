@@ -10,10 +10,10 @@ from typing import Any
 class ChatRequest:
     """A request for a chat, checked.
 
-    messages: in OpenAI's form; parts of media are replaced by the marks that the child knows them by. media: their bytes
-    in base64, in the order of the marks. tools: functions that the answer may call, in OpenAI's form; a function that
-    `tool_choice` names is the only one. tool_choice: "auto", "none" or "required". parallel_calls: None for what the
-    template supports. schema: of a response format. grammar: the request's own. variables: for the template.
+    messages: in OpenAI's form; parts of media are replaced by the marks that the child knows them by. media: their
+    bytes in base64, in the order of the marks. tools: functions that the answer may call, in OpenAI's form; a function
+    that `tool_choice` names is the only one. tool_choice: "auto", "none" or "required". parallel_calls: None for what
+    the template supports. schema: of a response format. grammar: the request's own. variables: for the template.
     reasoning_format: as in llama-server's API. is_continued: the answer goes on with the last message. settings: the
     keys of the child's raw `/completion` that the request sets: `stop`, `n_predict`, `n_probs`, samplers and others.
     model: as the request names it. has_stream: events instead of one answer. has_usage: the stream ends with the usage.

@@ -35,10 +35,10 @@ class End:
 class Piece:
     """What is new in a choice. One step of the engine gives one piece, which may be empty but for its counts.
 
-    choice: the choice's number, from 0. reasoning, content, calls: what is new. logprobs: the entries of these tokens in
-    the form of OpenAI's `logprobs.content`, if the request asks for them. n_prompt: tokens of the prompt, n_cached of
-    them from earlier requests. progress: of the prompt, before the first token, if the request asks for it. end: set in
-    the last piece of the choice. timings: the child's so far, if the request asks for timings per token.
+    choice: the choice's number, from 0. reasoning, content, calls: what is new. logprobs: the entries of these tokens
+    in the form of OpenAI's `logprobs.content`, if the request asks for them. n_prompt: tokens of the prompt, n_cached
+    of them from earlier requests. progress: of the prompt, before the first token, if the request asks for it. end: set
+    in the last piece of the choice. timings: the child's so far, if the request asks for timings per token.
     """
 
     choice: int = 0

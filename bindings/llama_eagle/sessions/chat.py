@@ -26,10 +26,27 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
 
 
 class Reply:
-    """Parser of an answer in a template's format. Call `follow` with the end of the prompt, then `add` for each piece.
+    """Parser of an answer in a template's format, and the rules by which the answer is sampled.
 
-    request: `template`, `bos`, `eos`, `messages`, `tools` and `chat_template_kwargs`. stops: texts that end the answer.
-    preserved_tokens: texts of tokens that the answer must contain. Raises `UsageError` for an invalid template.
+    request: `template`, `bos`, `eos`, `messages` (an OpenAI list), `tools` and `chat_template_kwargs`. Optional keys:
+
+    - `tool_choice`: "auto" (default), "none" or "required". `parallel_tool_calls`: default: if the template has them.
+    - `json_schema` of the answer's content (a value, not its text), or `grammar`.
+    - `reasoning_format`: as in llama-server's API (default "deepseek"). `enable_thinking`: default True.
+    - `continue_final_message`: True, "content" or "reasoning_content": the answer goes on with the last message, an
+      assistant's without calls. Its prompt is the template's for the messages before it, without a generation prompt,
+      followed by `generation_prompt`. `echo`: what the message contains is also a part of the answer.
+    - `force_pure_content`: the whole answer is content.
+    - `prompt_end`: the last characters of the prompt, which choose between an answer with and without thoughts. The
+      alternative is to call `follow` before the first `add`; then `settings` are those without `prompt_end`.
+    - `streams_calls`: True: `add` returns calls piece by piece, and the answer is the one of llama-server.
+
+    stops: texts that end the answer. preserved_tokens: texts of tokens that the answer must contain. generation_prompt:
+    the end of the prompt, which belongs to the answer. settings: keys for llama-server's `/completion`:
+    `preserved_tokens`, `generation_prompt`, `message_delimiters`, if there is a grammar `grammar`, `grammar_type`,
+    `grammar_lazy` and `grammar_triggers`, and if the format has thoughts `reasoning_budget_start_tag` and
+    `reasoning_budget_end_tags`; `stops` are not among them. Raises `UsageError` for an invalid template, schema or
+    message, and if the template cannot force the call that is required.
     """
 
     def __init__(self, **request: Any) -> None:
@@ -46,8 +63,10 @@ class Reply:
     def add(self, text: str, *, is_last: bool = False) -> dict[str, Any]:
         """Return what is new: texts `reasoning_content` and `content`, if any, a list `tool_calls`, and `is_loose`.
 
-        A call, {"name", "arguments"}, is new when the next one has begun or the answer ends. Arguments that are no JSON
-        have been cut. is_loose: arguments do not have the types of their schemas, and may be texts.
+        text: complete characters. A call, {"name", "arguments"}, is new when the next one has begun or the answer ends.
+        Arguments that are no JSON have been cut. is_loose: arguments do not have the types of their schemas, and may be
+        texts. With `streams_calls` a list of pieces, {"index", "arguments"}, and `is_loose` is False; the first piece
+        of a call has its "name", and its "id" if the model wrote one. Call it once with `is_last`, also without text.
         """
         data = text.encode("utf-8", "replace")
         return dict(json.loads(_call("eagle_reply_add", self._handle, data, len(data), is_last)))
