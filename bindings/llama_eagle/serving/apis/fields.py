@@ -1,0 +1,56 @@
+"""Fields of requests that several APIs have, read from JSON that clients may have written wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llama_eagle.serving.api_errors import Refusal
+
+Body = dict[str, Any]
+FORMATS = ("text", "json_object", "json_schema")
+
+
+def require(is_met: bool, message: str) -> None:
+    """Raise `Refusal` unless the condition is met."""
+    if not is_met:
+        raise Refusal(400, message)
+
+
+def without_nulls(body: Any) -> Body:
+    """Return a body without keys that have no value. Raises `Refusal` for what is no object."""
+    require(isinstance(body, dict), "the body is no JSON object")
+    return {key: value for key, value in body.items() if value is not None}
+
+
+def text_at(value: Any, key: str) -> str:
+    """Return the text that an object has under a key; "" for anything else."""
+    text = value.get(key) if isinstance(value, Mapping) else None
+    return text if isinstance(text, str) else ""
+
+
+def object_at(value: Any, key: str) -> Body:
+    """Return the object that an object has under a key; {} for anything else."""
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return found if isinstance(found, dict) else {}
+
+
+def bare_id(given: str) -> str:
+    """Return the id of a call as the model wrote it, without the prefix of an API."""
+    for prefix in ("call_", "toolu_"):
+        if given.startswith(prefix) and given != prefix:
+            return given.removeprefix(prefix)
+    return given
+
+
+def response_format(given: Any, name: str) -> Body:
+    """Return a chat's `response_format` for {"type": "json_schema", "schema": ...}; {} for a text.
+
+    name: of the field, for errors. Raises `Refusal`.
+    """
+    kind = text_at(given, "type")
+    require(kind in FORMATS, f"{name}.type '{kind}' is not text, json_object or json_schema")
+    if kind != "json_schema":
+        return {"response_format": {"type": kind}} if kind == "json_object" else {}
+    require(given.get("schema") is not None, f"{name} has no schema")
+    return {"response_format": {"type": kind, "json_schema": {"schema": given["schema"]}}}
