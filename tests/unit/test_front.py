@@ -106,9 +106,12 @@ async def asked(
         finally:
             sent.append({"type": "ended"})
 
+    async def recurse(request: Request) -> PlainTextResponse:
+        return await recurse(request)
+
     with new_child() as child:
         async with await asyncio.start_unix_server(answer, child.path):
-            routes = [Route("/double", double), Route("/wait", wait), *models.routes(child)]
+            routes = [Route("/double", double), Route("/wait", wait), Route("/recurse", recurse), *models.routes(child)]
             await asyncio.wait_for(Front(child, settings, routes)(scope, receive, send), 20)
     return sent
 
@@ -211,6 +214,11 @@ def test_an_endpoint_ends_when_its_client_goes() -> None:
         return await asked(replying(b""), path="/wait", gone=gone)
 
     assert asyncio.run(check()) == [{"type": "ended"}]
+
+
+def test_a_body_that_is_too_deep_for_an_endpoint_is_the_clients_fault() -> None:
+    status, error = error_of(asyncio.run(asked(replying(b""), path="/recurse")))
+    assert status == 400 and "nested too deeply" in error["message"]
 
 
 def test_errors_without_a_body_get_a_reason() -> None:

@@ -64,6 +64,8 @@ class Front:
             await self._refuse(scope, headers, refusal, send)
         except HTTPException as error:  # of the router: a method that a path does not have
             await self._refuse(scope, headers, Refusal(error.status_code, error.detail), send)
+        except RecursionError:
+            await self._refuse(scope, headers, Refusal(400, "the body is nested too deeply"), send)
         except Gone:
             return
         except ConnectionError:

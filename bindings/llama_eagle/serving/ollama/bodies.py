@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.json_body import read_json_body, without_nulls
 
 Body = dict[str, Any]
 
@@ -26,13 +27,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 def read_body(data: bytes) -> Body:
     """Parse a body, whatever its content type. Fields of null are absent. Raises `Refusal`."""
-    try:
-        body = json.loads(data or b"{}")
-    except ValueError as error:
-        raise Refusal(400, f"the body is no JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise Refusal(400, "the body is no JSON object")
-    return {key: value for key, value in body.items() if value is not None}
+    return without_nulls(read_json_body(data or b"{}"))
 
 
 def model_name(body: Mapping[str, Any]) -> str:
