@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 REASONS = {
     400: "the request is no valid HTTP: its first line, its headers (at most 100 of 8192 bytes each), its length "
@@ -19,12 +20,18 @@ MESSAGES_KINDS = {413: "request_too_large", 503: "overloaded_error"}
 
 
 class Refusal(Exception):
-    """An answer with an error instead of what was requested. code: OpenAI's, if the error has one."""
+    """An answer with an error instead of what was requested. code: OpenAI's, if the error has one.
 
-    def __init__(self, status: int, message: str = "", code: str | None = None) -> None:
+    error: the child's, with its `type` and what else it reports.
+    """
+
+    def __init__(
+        self, status: int, message: str = "", code: str | None = None, error: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message or REASONS.get(status, f"the request failed with the HTTP status {status}"))
         self.status = status
         self.code = code
+        self.error = {**error} if error else {}
 
     def body(self, path: str, headers: Mapping[bytes, bytes]) -> bytes:
         """Return the body of the response to this request."""

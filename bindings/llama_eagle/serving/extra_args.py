@@ -58,7 +58,7 @@ _AS_ARGUMENTS = {  # environment variables of llama-server whose arguments are c
 }
 _AS_FLAGS = {"LLAMA_ARG_EMBEDDINGS": "--embeddings", "LLAMA_ARG_RERANKING": "--reranking"}
 _TEXT_FILES = ("--api-key-file", "--chat-template-file", "--grammar-file")
-_TRUE, _FALSE = {"on", "enabled", "true", "1"}, {"off", "disabled", "false", "0"}
+TRUE, FALSE = {"on", "enabled", "true", "1"}, {"off", "disabled", "false", "0"}
 
 
 def from_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -72,8 +72,8 @@ def from_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
         if name in environment
         for part in (argument, environment[name])
     ]
-    found += [flag for name, flag in _AS_FLAGS.items() if environment.get(name) in _TRUE]
-    if environment.get("LLAMA_ARG_JINJA") in _FALSE or "LLAMA_ARG_NO_JINJA" in environment:
+    found += [flag for name, flag in _AS_FLAGS.items() if environment.get(name) in TRUE]
+    if environment.get("LLAMA_ARG_JINJA") in FALSE or "LLAMA_ARG_NO_JINJA" in environment:
         found.append("--no-jinja")
     return tuple(found)
 

@@ -19,6 +19,7 @@ from llama_eagle import console
 from llama_eagle.serving.access import FOREIGN_PAGE
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.child import Child, NotReady
+from llama_eagle.serving.served import Served
 from llama_eagle.serving.settings import FrontSettings
 from llama_eagle.serving.streams import Answer
 
@@ -48,6 +49,7 @@ class Front:
     def __init__(self, child: Child, settings: FrontSettings, routes: Sequence[BaseRoute] = ()) -> None:
         self.child = child
         self.settings = settings
+        self.model: Served | None = None  # read by `served`
         self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

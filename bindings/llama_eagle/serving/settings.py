@@ -6,13 +6,14 @@ import csv
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llama_eagle.serving.access import Access
 from llama_eagle.serving.child import Child
 from llama_eagle.serving.extra_args import normalized
 from llama_eagle.serving.options import Checked, is_for_this_machine
+from llama_eagle.serving.served import ChatSettings, chat_settings
 
 MAX_BODY_MIB = 32
 KEY_ARGUMENTS = ("--api-key", "--api-key-file")
@@ -22,7 +23,7 @@ KEY_ARGUMENTS = ("--api-key", "--api-key-file")
 class FrontSettings:
     """host, port: where the front listens. access: who may use it. max_body: largest body of a request, in bytes.
 
-    prefix: that of all paths.
+    prefix: that of all paths. chats: how the child was told to handle them.
     """
 
     host: str
@@ -30,6 +31,7 @@ class FrontSettings:
     access: Access
     max_body: int = MAX_BODY_MIB << 20
     prefix: str = ""
+    chats: ChatSettings = field(default_factory=ChatSettings)
 
 
 def front_settings(served: Checked, environment: Mapping[str, str] = os.environ) -> FrontSettings:
@@ -38,9 +40,9 @@ def front_settings(served: Checked, environment: Mapping[str, str] = os.environ)
     keys = tuple(_listed(options.api_key or environment.get("LLAMA_API_KEY", "")))
     access = Access(keys, is_for_this_machine(options))
     prefix = environment.get("LLAMA_ARG_API_PREFIX", "")
-    return for_arguments(
-        FrontSettings(options.host, options.port, access, max_body(environment), prefix), options.extra
-    )
+    chats = chat_settings(options.extra, environment, hides_control=not options.parse_special)
+    settings = FrontSettings(options.host, options.port, access, max_body(environment), prefix, chats)
+    return for_arguments(settings, options.extra)
 
 
 def for_arguments(settings: FrontSettings, extra: Sequence[str]) -> FrontSettings:

@@ -1,0 +1,152 @@
+"""Raw requests to the slots of the child, `/completion`, and what it sends about them, step by step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.child import NotReady
+from llama_eagle.serving.streams import Answer
+
+if TYPE_CHECKING:
+    from llama_eagle.serving.http import Front
+
+PATH = "/completion"
+JSON_BODY = [(b"content-type", b"application/json")]
+FIELDS = [  # of the last event of a choice that are read here; the others repeat the prompt and the settings
+    "index", "content", "tokens", "stop", "tokens_predicted", "tokens_evaluated", "stop_type", "stopping_word",
+    "truncated", "timings", "completion_probabilities", "id_slot",
+]  # fmt: skip
+
+
+class Step(NamedTuple):
+    """What is new in a choice: a token or several, the progress of its prompt, or its end.
+
+    choice: its number; with several prompts, the choices of the first come first. text: may be empty, because a stop
+    text or a character may begin in it. tokens: ids, if the request has `return_tokens`. probabilities: one entry for
+    each token, perhaps in a later step. n_prompt: tokens of the prompt, n_cached of them from earlier requests; None if
+    the step does not report it. n_tokens: of the choice so far. progress: {"total", "cache", "processed", "time_ms"}.
+    stop: "" before the end, then "eos", "word" or "limit". event: the child's object.
+    """
+
+    choice: int
+    text: str
+    tokens: list[int]
+    probabilities: list[dict[str, Any]] | None
+    n_prompt: int
+    n_cached: int | None
+    n_tokens: int
+    progress: dict[str, Any] | None
+    timings: dict[str, Any] | None
+    stop: str
+    stop_text: str
+    event: dict[str, Any]
+
+    @property
+    def is_last(self) -> bool:
+        """Return True for the last step of a choice."""
+        return bool(self.stop)
+
+
+class Steps:
+    """The steps of a request. The caller closes it; the child then stops if it has not finished."""
+
+    def __init__(self, answer: Answer, is_stream: bool) -> None:
+        self._answer = answer
+        self._is_stream = is_stream
+        self._rest = b""
+        self._has_ended = False
+
+    async def read(self) -> list[Step] | None:
+        """Return the steps that have arrived; None at the end. A list without steps is a sign of life.
+
+        Raises `Refusal` for an error of the child, and `ConnectionError` if it ends.
+        """
+        if self._has_ended:
+            return None
+        if not self._is_stream:
+            self._has_ended = True
+            found = json.loads(await self._answer.read())
+            return [_step(event) for event in (found if isinstance(found, list) else [found])]
+        part = await self._answer.part()
+        if not part:
+            self._has_ended = True
+            return None
+        *events, self._rest = (self._rest + part).split(b"\n\n")
+        return [_step(json.loads(event[6:])) for event in events if event.startswith(b"data: {")]
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+def _step(event: dict[str, Any]) -> Step:
+    if "error" in event:
+        raise refusal_of(event["error"])
+    get = event.get
+    timings, progress = get("timings"), get("prompt_progress")
+    is_last = event["stop"]
+    return Step(
+        event["index"],
+        event["content"],
+        event["tokens"] if progress is None else [],
+        get("completion_probabilities"),
+        event["tokens_evaluated"],
+        progress["cache"] if progress else timings["cache_n"] if timings else None,
+        event["tokens_predicted"],
+        progress,
+        timings,
+        event["stop_type"] if is_last else "",
+        event["stopping_word"] if is_last else "",
+        event,
+    )
+
+
+async def start(front: Front, body: Mapping[str, Any], path: str = PATH) -> Steps:
+    """Begin a request of the child's raw API; with "stream", return when its prompt is being read.
+
+    "prompt": a text, token ids, a list of both, {"prompt_string", "multimodal_data"}, or a list of several prompts.
+    "n_cmpl": choices per prompt. Raises `Refusal` for an error before the first step.
+    """
+    data = json.dumps({"response_fields": FIELDS, **body}).encode()
+    answer = await ask(front, "POST", path, data)
+    return Steps(answer, bool(body.get("stream")))
+
+
+async def ask(front: Front, method: str, path: str, data: bytes = b"") -> Answer:
+    """Return the child's answer with the status 200, which the caller closes. Raises `Refusal`."""
+    try:
+        target = f"{front.settings.prefix}{path}".encode()
+        answer = await front.child.request(method, target, JSON_BODY if data else (), data)
+    except NotReady:
+        raise Refusal(503, "Loading model") from None
+    if answer.status == 200:
+        return answer
+    try:
+        raise _refusal(answer.status, await answer.read())
+    finally:
+        answer.close()
+
+
+async def ask_json(front: Front, method: str, path: str, body: Any = None) -> Any:
+    """Return the child's answer, parsed. Raises `Refusal`."""
+    answer = await ask(front, method, path, b"" if body is None else json.dumps(body).encode())
+    try:
+        return json.loads(await answer.read())
+    finally:
+        answer.close()
+
+
+def _refusal(status: int, data: bytes) -> Refusal:
+    try:
+        return refusal_of(json.loads(data)["error"], status)
+    except (ValueError, KeyError, TypeError):
+        return Refusal(status)
+
+
+def refusal_of(error: Mapping[str, Any], status: int | None = None) -> Refusal:
+    """Return the child's error {"code", "message", "type", ...}."""
+    given = error.get("code")
+    code = given if isinstance(given, int) else 500
+    return Refusal(status or code, str(error.get("message", "")), error=error)
