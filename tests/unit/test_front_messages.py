@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.message_bodies import chat_body
 from llama_eagle.serving.apis.message_events import Message
+from llama_eagle.serving.events import PieceStream
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -171,8 +173,9 @@ def test_tools_that_are_deferred_added_and_removed() -> None:
     definition = json.dumps({"description": "", "name": "b", "parameters": {}}, separators=(",", ":"))
     assert shown == f"<functions>\n<function>{definition}</function>\n</functions>"
     assert removed == "The tool a is no longer available."
-    marks = {each["function"]["name"]: (each.get("is_shown"), each.get("is_offered")) for each in found["tools"]}
-    assert marks == {"a": (None, False), "b": (False, None)}
+    assert [each["function"]["name"] for each in found["tools"]] == ["a", "b"]
+    assert found["eagle_tool_places"] == {"not_at_beginning": ["b"], "not_offered": ["a"]}
+    assert "eagle_tool_places" not in chat(tools=tools[:1])
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -270,3 +273,43 @@ def test_arguments_of_a_cut_call_are_completed() -> None:
     call = CallPiece(0, '{"city": "Par', id="x", name="f")
     _, whole = events(counted(calls=(call,)), counted(end=End("length")))
     assert whole["content"][0]["input"] == {"city": "Par"}
+
+
+class Answered:
+    """An answer in parts. A part that is a `Refusal` ends it."""
+
+    def __init__(self, *parts: list[Piece] | Refusal) -> None:
+        self._parts = [*parts]
+        self.is_closed = False
+
+    async def read(self) -> list[Piece] | None:
+        part = self._parts.pop(0) if self._parts else None
+        if isinstance(part, Refusal):
+            raise part
+        return part
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+def sent_of(answer: Answered) -> list[bytes]:
+    """Return the writes of a stream whose pieces are written as their content."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("a response reads nothing")
+
+    stream = PieceStream(answer, lambda piece: piece.content.encode(), lambda error: str(error).encode(), lambda: b"!")
+    asyncio.run(stream({}, receive, send))
+    assert answer.is_closed and [each.get("more_body") for each in sent] == [None, *[True] * (len(sent) - 2), False]
+    return [each["body"] for each in sent[1:]]
+
+
+def test_pieces_that_arrive_together_share_a_write() -> None:
+    """A sign of life is a comment; nothing is written for pieces whose text is held back."""
+    a, b, empty = Piece(content="a"), Piece(content="b"), Piece()
+    assert sent_of(Answered([a, b], [], [empty], [b])) == [b"ab", b":\n\n", b"b", b"!"]
+    assert sent_of(Answered([a], Refusal(500, "failed"))) == [b"a", b"failed"]

@@ -17,12 +17,6 @@ def require(is_met: bool, message: str) -> None:
         raise Refusal(400, message)
 
 
-def without_nulls(body: Any) -> Body:
-    """Return a body without keys that have no value. Raises `Refusal` for what is no object."""
-    require(isinstance(body, dict), "the body is no JSON object")
-    return {key: value for key, value in body.items() if value is not None}
-
-
 def text_at(value: Any, key: str) -> str:
     """Return the text that an object has under a key; "" for anything else."""
     text = value.get(key) if isinstance(value, Mapping) else None

@@ -17,9 +17,9 @@ from llama_eagle.serving.apis.fields import (
     require,
     response_format,
     text_at,
-    without_nulls,
 )
 from llama_eagle.serving.apis.tool_changes import OfferedTools
+from llama_eagle.serving.json_body import without_nulls
 
 DEFAULT_LIMIT = 4096  # tokens of an answer; Anthropic's API has no default
 DEFAULT_BUDGET = 10000  # tokens of thoughts
@@ -36,7 +36,7 @@ READ = {  # keys that are read here, or have no effect
 }  # fmt: skip
 
 
-def chat_body(given: Any) -> Body:
+def chat_body(given: Body) -> Body:
     """Return the body of the same chat in OpenAI's form. Raises `Refusal` for what this server does not read."""
     body = without_nulls(given)
     _check(body)

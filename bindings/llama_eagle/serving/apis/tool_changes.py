@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+TOOL_PLACES = "eagle_tool_places"
 Tool = dict[str, Any]
 
 
@@ -46,19 +47,17 @@ class OfferedTools:
             self._tools[name] = definition
         return f"From here on, this tool is available:\n{self.add([name])}"
 
-    def chat_tools(self) -> dict[str, list[Tool]]:
-        """Return the tools in OpenAI's form, under `tools`.
-
-        One that is offered, but not shown in the beginning of the prompt, has `is_shown` False; one that is shown, but
-        not offered any more, `is_offered` False.
-        """
-        found = []
-        for name, tool in self._tools.items():
-            is_shown, is_offered = name in self._shown, name in self._offered
-            marks = ({} if is_shown else {"is_shown": False}) | ({} if is_offered else {"is_offered": False})
-            if is_shown or is_offered:
-                found.append({"type": "function", "function": _function(tool), **marks})
-        return {"tools": found} if found else {}
+    def chat_tools(self) -> dict[str, Any]:
+        """Return keys of a chat's body: the tools in OpenAI's form, and which of them have places of their own."""
+        names = [name for name in self._tools if name in self._shown | self._offered]
+        late = [name for name in names if name not in self._shown]
+        withdrawn = [name for name in names if name not in self._offered]
+        found: dict[str, Any] = {}
+        if names:
+            found["tools"] = [{"type": "function", "function": _function(self._tools[name])} for name in names]
+        if late or withdrawn:
+            found[TOOL_PLACES] = {"not_at_beginning": late, "not_offered": withdrawn}
+        return found
 
 
 def _name(tool: Any) -> str:
