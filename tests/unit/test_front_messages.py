@@ -10,7 +10,7 @@ import pytest
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.message_bodies import chat_body
 from llama_eagle.serving.apis.message_events import Message
-from llama_eagle.serving.events import PieceStream
+from llama_eagle.serving.events import EVENTS, LINES, PieceStream
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -292,7 +292,7 @@ class Answered:
         self.is_closed = True
 
 
-def sent_of(answer: Answered) -> list[bytes]:
+def sent_of(answer: Answered, kind: bytes = EVENTS) -> list[bytes]:
     """Return the writes of a stream whose pieces are written as their content."""
     sent: list[Any] = []
 
@@ -302,10 +302,14 @@ def sent_of(answer: Answered) -> list[bytes]:
     async def receive() -> Any:
         raise AssertionError("a response reads nothing")
 
-    stream = PieceStream(answer, lambda piece: piece.content.encode(), lambda error: str(error).encode(), lambda: b"!")
+    def written(piece: Piece) -> bytes:
+        return piece.content.encode()
+
+    stream = PieceStream(answer, written, lambda error: str(error).encode(), lambda: b"!", kind)
     asyncio.run(stream({}, receive, send))
-    assert answer.is_closed and [each.get("more_body") for each in sent] == [None, *[True] * (len(sent) - 2), False]
-    return [each["body"] for each in sent[1:]]
+    assert answer.is_closed and [each.get("more_body") for each in sent] == [None, *[True] * (len(sent) - 2), None]
+    assert sent[-1]["body"] == b""
+    return [each["body"] for each in sent[1:-1]]
 
 
 def test_pieces_that_arrive_together_share_a_write() -> None:
@@ -313,3 +317,8 @@ def test_pieces_that_arrive_together_share_a_write() -> None:
     a, b, empty = Piece(content="a"), Piece(content="b"), Piece()
     assert sent_of(Answered([a, b], [], [empty], [b])) == [b"ab", b":\n\n", b"b", b"!"]
     assert sent_of(Answered([a], Refusal(500, "failed"))) == [b"a", b"failed"]
+
+
+def test_each_line_is_a_write() -> None:
+    lines = [Piece(content="a\nb\n"), Piece(content="c\n")]
+    assert sent_of(Answered(lines, []), LINES) == [b"a\n", b"b\n", b"c\n", b"!"]

@@ -1,4 +1,4 @@
-"""Streams of server-sent events, and of lines, over the pieces of an answer to a chat."""
+"""Streams of server-sent events, or of lines, over the pieces of an answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.pieces import Piece
 
-EVENTS = b"text/event-stream"
+EVENTS, LINES = b"text/event-stream", b"application/x-ndjson"
 COMMENT = b":\n\n"  # keeps a connection open whose client waits
 
 
@@ -25,8 +25,9 @@ class Answer(Protocol):
 class PieceStream:
     """ASGI response with what `written` makes of each piece. Pieces that arrive together share a write, no event.
 
-    failed: returns what ends an answer that fails within. finished: returns what follows the last piece. comment: sent
-    when the child gives a sign of life, without a piece.
+    failed: returns what ends an answer that fails within. finished: returns what follows the last piece. kind: content
+    type. `EVENTS` have a comment when the child gives a sign of life without a piece; each of `LINES` is a write of its
+    own, because some clients parse what one read returns.
     """
 
     def __init__(
@@ -35,34 +36,35 @@ class PieceStream:
         written: Callable[[Piece], bytes],
         failed: Callable[[Refusal], bytes],
         finished: Callable[[], bytes] = bytes,
-        *,
         kind: bytes = EVENTS,
-        comment: bytes = COMMENT,
     ) -> None:
         self._answer = answer
         self._written = written
         self._failed = failed
         self._finished = finished
         self._kind = kind
-        self._comment = comment
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def write(data: bytes, *, is_last: bool = False) -> None:
-            if data or is_last:
-                await send({"type": "http.response.body", "body": data, "more_body": not is_last})
+        async def write(data: bytes) -> None:
+            for part in [data] if self._kind == EVENTS else data.splitlines(keepends=True):
+                if part:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
 
+        headers = [(b"content-type", self._kind), (b"x-accel-buffering", b"no")]  # nginx keeps nothing back
         try:
-            headers = [(b"content-type", self._kind), (b"x-accel-buffering", b"no")]  # nginx keeps nothing back
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
                 while (pieces := await self._answer.read()) is not None:
-                    await write(b"".join(map(self._written, pieces)) if pieces else self._comment)
+                    await write(b"".join(map(self._written, pieces)) if pieces else self._sign_of_life())
+                await write(self._finished())
             except Refusal as refusal:
-                await write(self._failed(refusal), is_last=True)
-            else:
-                await write(self._finished(), is_last=True)
+                await write(self._failed(refusal))
+            await send({"type": "http.response.body", "body": b""})
         finally:
             await self._answer.aclose()
+
+    def _sign_of_life(self) -> bytes:
+        return COMMENT if self._kind == EVENTS else b""
 
 
 async def all_pieces(answer: Answer) -> list[Piece]:

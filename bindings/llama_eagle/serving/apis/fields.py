@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.sessions.chats.calls import completed, read_json
 
 Body = dict[str, Any]
 FORMATS = ("text", "json_object", "json_schema")
@@ -35,6 +36,15 @@ def bare_id(given: str) -> str:
         if given.startswith(prefix) and given != prefix:
             return given.removeprefix(prefix)
     return given
+
+
+def arguments_of(text: str) -> Body:
+    """Return the arguments of a call that an answer has written; those of one that was cut are completed."""
+    try:
+        found = read_json(text)
+    except ValueError:
+        return completed(text)
+    return found if isinstance(found, dict) else {}
 
 
 def response_format(given: Any, name: str) -> Body:

@@ -6,9 +6,8 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from llama_eagle.serving.apis.fields import bare_id
+from llama_eagle.serving.apis.fields import arguments_of, bare_id
 from llama_eagle.serving.pieces import CallPiece, End, Piece
-from llama_eagle.sessions.chats.calls import completed, read_json
 
 STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 DELTAS = {  # by type of a block
@@ -37,8 +36,11 @@ class Message:
         """The message so far."""
         return self._message
 
-    def add(self, piece: Piece) -> Iterator[Event]:
-        """Yield the events of a piece."""
+    def add(self, piece: Piece) -> list[Event]:
+        """Return the events of a piece. That of a prompt's progress has none."""
+        return [] if piece.progress is not None else [*self._add(piece)]
+
+    def _add(self, piece: Piece) -> Iterator[Event]:
         if not self._has_begun:
             self._has_begun = True
             self._message["usage"] = _usage(piece, 0)
@@ -82,7 +84,7 @@ class Message:
         if kind == "thinking":  # clients require a signature; nobody checks this one
             yield self._event("content_block_delta", delta={"type": "signature_delta", "signature": ""})
         yield self._event("content_block_stop")
-        value = {"input": _arguments(self._text)} if kind == "tool_use" else {kind: self._text}
+        value = {"input": arguments_of(self._text)} if kind == "tool_use" else {kind: self._text}
         self._message["content"].append(self._block | value)
         self._block = {}
 
@@ -103,12 +105,3 @@ def _usage(piece: Piece, n_generated: int) -> dict[str, int]:
         "input_tokens": piece.n_prompt - piece.n_cached, "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": piece.n_cached, "output_tokens": n_generated,
     }  # fmt: skip
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call; those of one that was cut are completed."""
-    try:
-        found = read_json(text)
-    except ValueError:
-        return completed(text)
-    return found if isinstance(found, dict) else {}
