@@ -25,10 +25,14 @@ LLAMA_API int32_t eagle_calls_grammar(const char * functions, const char ** resu
 
 struct eagle_reply;  // parser of an answer
 
-// Makes the parser of the answer to a request for a chat: {"template", "bos", "eos", "messages", "tools",
-// "tool_choice", "chat_template_kwargs"}. template: in Jinja; the others have the names of OpenAI's API. Result:
-// {"stops", "preserved_tokens"}, texts. A stop ends the answer. Preserved tokens belong to the template's format: the
-// answer must contain them, also those of them that are control tokens.
+// Makes the parser of the answer to a request for a chat. Its keys have the names of OpenAI's and llama-server's APIs:
+//   template (in Jinja), bos, eos, messages, tools, tool_choice, parallel_tool_calls, json_schema,
+//   chat_template_kwargs, enable_thinking, reasoning_format, continue_final_message, echo, force_pure_content;
+//   prompt_end: as for eagle_reply_follow, which then needs no call;
+//   streams_calls: calls are new piece by piece.
+// Result: {"stops", "settings"}. A stop is a text that ends the answer. settings: keys of llama-server's /completion.
+// Their preserved_tokens are texts that belong to the template's format: the answer must contain them, also those of
+// them that are control tokens. A call that is required but that the template cannot force is an invalid request.
 LLAMA_API int32_t eagle_reply_new(const char * request, struct eagle_reply ** reply, const char ** result);
 
 // Chooses the form of the answer, with or without thoughts, by the last characters of the prompt.
@@ -37,7 +41,8 @@ LLAMA_API int32_t eagle_reply_follow(struct eagle_reply * reply, const char * pr
 // Adds `size` bytes of the answer, complete characters. Result: what is new, {"reasoning_content", "content",
 // "tool_calls", "is_loose"}: two texts, if there are any, and a list of {"name", "arguments"}. A call is new when the
 // next one has begun or the answer ends; arguments that are no JSON have been cut. is_loose: arguments do not have the
-// types of their schemas, and may be texts.
+// types of their schemas, and may be texts. If calls are new piece by piece, the list is one of {"index", "arguments"};
+// the first piece of a call has its "name", and its "id" if the model wrote one.
 LLAMA_API int32_t eagle_reply_add(struct eagle_reply * reply, const char * text, size_t size, bool is_last,
                                   const char ** result);
 LLAMA_API void eagle_reply_free(struct eagle_reply * reply);

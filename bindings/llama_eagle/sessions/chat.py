@@ -31,7 +31,7 @@ class Reply:
     request: `template`, `bos`, `eos`, `messages` (an OpenAI list), `tools` and `chat_template_kwargs`. Optional keys:
 
     - `tool_choice`: "auto" (default), "none" or "required". `parallel_tool_calls`: default: if the template has them.
-    - `json_schema` of the answer's content (a value, not its text), or `grammar`.
+    - `json_schema`: of the answer's content (a value, not its text).
     - `reasoning_format`: as in llama-server's API (default "deepseek"). `enable_thinking`: default True.
     - `continue_final_message`: True, "content" or "reasoning_content": the answer goes on with the last message, an
       assistant's without calls. Its prompt is the template's for the messages before it, without a generation prompt,
@@ -55,7 +55,9 @@ class Reply:
         found = json.loads(_call("eagle_reply_new", data, ctypes.byref(self._handle)))
         free_with(self, self._handle, _library().eagle_reply_free)
         self.stops: list[str] = found["stops"]
-        self.preserved_tokens: list[str] = found["preserved_tokens"]
+        self.settings: dict[str, Any] = found["settings"]
+        self.preserved_tokens: list[str] = self.settings["preserved_tokens"]
+        self.generation_prompt: str = self.settings["generation_prompt"]
 
     def follow(self, prompt_end: str) -> None:
         _call("eagle_reply_follow", self._handle, prompt_end.encode("utf-8", "replace"))

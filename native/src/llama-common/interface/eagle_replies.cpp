@@ -20,9 +20,13 @@ struct eagle_reply {
     common_json request;
     std::shared_ptr<const common_chat_templates> templates;
     bool thinks = true;
+    bool streams_calls = false;
+    bool is_continued = false;  // the answer goes on with the last message
+    common_chat_params params;
     common_chat_parser_params parser;
     std::string text;
     common_chat_msg message;
+    bool has_calls = false;  // of the answer, not only of what it goes on with
 };
 
 namespace {
@@ -40,6 +44,10 @@ Templates templates_of(const common_json & request) {
     });
 }
 
+bool is_true(const common_json & request, const char * key, bool usual = false) {
+    return eagle_has(request, key) ? request.at(key).get<bool>() : usual;
+}
+
 common_chat_templates_inputs inputs_of(const eagle_reply & reply) {
     const common_json & request = reply.request;
     common_chat_templates_inputs inputs;
@@ -49,9 +57,12 @@ common_chat_templates_inputs inputs_of(const eagle_reply & reply) {
     const std::string choice = eagle_text_at(request, "tool_choice");
     inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(choice.empty() ? "auto" : choice);
     auto abilities = common_chat_templates_get_caps(reply.templates.get());
-    inputs.parallel_tool_calls = abilities["supports_parallel_tool_calls"];
-    inputs.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
+    inputs.parallel_tool_calls = is_true(request, "parallel_tool_calls", abilities["supports_parallel_tool_calls"]);
+    inputs.json_schema = eagle_has(request, "json_schema") ? request.at("json_schema").dump() : "";
+    const std::string format = eagle_text_at(request, "reasoning_format");
+    inputs.reasoning_format = common_reasoning_format_from_name(format.empty() ? "deepseek" : format);
     inputs.enable_thinking = reply.thinks;
+    inputs.force_pure_content = is_true(request, "force_pure_content");
     if (eagle_has(request, "chat_template_kwargs")) {
         for (const auto & item : request.at("chat_template_kwargs").items()) {
             if (item.key() != "enable_thinking") {
@@ -62,22 +73,52 @@ common_chat_templates_inputs inputs_of(const eagle_reply & reply) {
     return inputs;
 }
 
+// Makes parts of media marks, at which the beginning of an answer does not look.
+void mark_media(common_json & messages) {
+    for (auto & message : messages) {
+        for (size_t i = 0;
+             eagle_has(message, "content") && message.at("content").is_array() && i < message.at("content").size();
+             i++) {
+            common_json & part = message["content"].at(i);
+            if (eagle_text_at(part, "type") != "text") {
+                part = common_json{{"type", "media_marker"}, {"text", "<__media__>"}};
+            }
+        }
+    }
+}
+
+// Reads the last turn, and whether the answer goes on with its last message.
+void read_messages(const eagle_reply & reply, common_chat_templates_inputs & inputs) {
+    common_json last = common_json::object();
+    last["messages"] = eagle_last_turn(reply.request.at("messages"));
+    last["continue_final_message"] = reply.request.value("continue_final_message", common_json());
+    eagle_repair_calls(last.at("messages"));
+    eagle_read_messages(last);
+    mark_media(last.at("messages"));
+    inputs.messages =
+        eagle_with_joined_texts(reply.templates.get(), common_chat_msgs_parse_oaicompat(last.at("messages")));
+    inputs.continue_final_message = common_chat_continuation_parse(last.value("continue_final_message", common_json()));
+    inputs.add_generation_prompt = inputs.continue_final_message == COMMON_CHAT_CONTINUATION_NONE;
+}
+
 // Applies a template to the last turn, on which the beginning of the answer may depend. is_loose: the parameters of
 // tools have their names and no schemas.
-common_chat_params applied(const eagle_reply & reply, bool is_loose = false) {
-    const eagle_open_schemas open(is_loose ? eagle_opening::values : eagle_opening::faults);
+common_chat_params applied(eagle_reply & reply, bool is_loose = false) {
+    const eagle_open_schemas open(is_loose              ? eagle_opening::values
+                                  : reply.streams_calls ? eagle_opening::none  // opened as far as a grammar needs it
+                                                        : eagle_opening::faults);
     const common_chat_templates * templates = reply.templates.get();
     common_chat_templates_inputs inputs = inputs_of(reply);
     try {
-        common_json last = common_json::object();
-        last["messages"] = eagle_last_turn(reply.request.at("messages"));
-        eagle_repair_calls(last.at("messages"));
-        eagle_read_messages(last);
-        inputs.messages = eagle_with_joined_texts(templates, common_chat_msgs_parse_oaicompat(last.at("messages")));
+        read_messages(reply, inputs);
+        reply.is_continued = !inputs.add_generation_prompt;
         return common_chat_templates_apply(templates, inputs);
     } catch (const std::bad_alloc &) {
         throw;
     } catch (const std::exception &) {  // messages that the caller's own code reads
+        if (reply.is_continued) {
+            throw;
+        }
         inputs.messages.resize(1);
         inputs.messages[0] = common_chat_msg();
         inputs.messages[0].role = "user";
@@ -88,7 +129,6 @@ common_chat_params applied(const eagle_reply & reply, bool is_loose = false) {
 
 common_chat_parser_params parser_of(const common_chat_params & params) {
     common_chat_parser_params parser(params);
-    parser.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
     if (!params.parser.empty()) {
         parser.parser.load(params.parser);
     }
@@ -105,6 +145,71 @@ bool follows(const std::string & beginning, const std::string & prompt_end) {
     const std::string first = without_spaces(beginning), second = without_spaces(prompt_end);
     const size_t n = std::min(first.size(), second.size());
     return first.compare(first.size() - n, n, second, second.size() - n, n) == 0;
+}
+
+// Chooses the form of the answer, with or without thoughts, by the last characters of the prompt.
+void follow(eagle_reply & reply, const std::string & prompt_end) {
+    if (follows(reply.params.generation_prompt, prompt_end)) {
+        return;
+    }
+    reply.thinks = !reply.thinks;
+    const common_chat_params other = applied(reply);
+    if (follows(other.generation_prompt, prompt_end)) {
+        reply.params = other;
+    } else {
+        reply.thinks = !reply.thinks;
+    }
+}
+
+void set_parser(eagle_reply & reply) {
+    reply.parser = parser_of(reply.params);
+    reply.parser.is_continuation = reply.is_continued;
+    reply.parser.echo = is_true(reply.request, "echo");
+    if (reply.is_continued && !reply.parser.echo) {
+        reply.message = eagle_parsed_reply("", true, reply.parser);
+    }
+}
+
+// Sets the rules and the parser of the answer.
+void prepare(eagle_reply & reply) {
+    const common_json & request = reply.request;
+    reply.streams_calls = is_true(request, "streams_calls");
+    reply.thinks = is_true(request, "enable_thinking", true);
+    reply.params = applied(reply);
+    if (eagle_has(request, "prompt_end") && !reply.is_continued) {
+        follow(reply, eagle_text_at(request, "prompt_end"));
+    }
+    const bool is_forced = !reply.params.grammar.empty() && !reply.params.grammar_lazy &&
+                           common_chat_templates_get_caps(reply.templates.get()).at("supports_tool_calls");
+    eagle_require(is_forced || eagle_text_at(request, "tool_choice") != "required",
+                  "tool_choice requires a call, but this chat template has none");
+    set_parser(reply);
+}
+
+// Returns the rules of the answer as keys of llama-server's /completion.
+common_json settings_of(const common_chat_params & params) {
+    common_json settings = common_json::object();
+    settings["preserved_tokens"] = params.preserved_tokens;
+    settings["generation_prompt"] = params.generation_prompt;
+    settings["message_delimiters"] = params.message_delimiters.to_json();
+    if (!params.grammar.empty()) {
+        settings["grammar"] = params.grammar;
+        settings["grammar_type"] = "tool_calls";
+        settings["grammar_lazy"] = params.grammar_lazy;
+        settings["grammar_triggers"] = common_json::array();
+        for (const auto & trigger : params.grammar_triggers) {
+            common_json given = common_json{{"type", int(trigger.type)}, {"value", trigger.value}};
+            if (trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN) {
+                given["token"] = trigger.token;
+            }
+            settings["grammar_triggers"].push_back(given);
+        }
+    }
+    if (!params.thinking_end_tags.empty()) {
+        settings["reasoning_budget_start_tag"] = params.thinking_start_tag;
+        settings["reasoning_budget_end_tags"] = params.thinking_end_tags;
+    }
+    return settings;
 }
 
 void add_text(common_json & delta, const char * key, const std::string & before, const std::string & now) {
@@ -138,7 +243,7 @@ size_t n_whole_calls(const common_chat_msg & message) {
 }
 
 // Reads a reply without types if its calls do not have those of their schemas. Returns true if it replaced the message.
-bool read_loosely(const eagle_reply & reply, common_chat_msg & message) {
+bool read_loosely(eagle_reply & reply, common_chat_msg & message) {
     const bool has_cut = !message.tool_calls.empty() && n_whole_calls(message) < message.tool_calls.size();
     const bool is_unread =
         message.tool_calls.empty() && eagle_read_reply(reply.text, reply.parser) == eagle_reading::failed;
@@ -158,8 +263,7 @@ bool read_loosely(const eagle_reply & reply, common_chat_msg & message) {
     return is_better;
 }
 
-// Parses the text so far, as task_result_state::update_chat_msg of the server does. A call that may still grow is left
-// out.
+// Parses the text so far. A call that may still grow is left out.
 common_json added(eagle_reply & reply, bool is_last) {
     common_chat_msg message = eagle_read_answer(reply.text, !is_last, reply.parser);
     const bool is_loose = is_last && read_loosely(reply, message);
@@ -180,6 +284,40 @@ common_json added(eagle_reply & reply, bool is_last) {
     return delta;
 }
 
+// Parses the text so far, as task_result_state::update_chat_msg of the server does.
+common_json streamed(eagle_reply & reply, bool is_last) {
+    common_chat_msg message = eagle_parsed_reply(reply.text, !is_last, reply.parser);
+    common_chat_msg before = reply.message;
+    eagle_keep_unread(is_last ? reply.text : "", before, message, reply.parser);
+    common_json delta = common_json{{"is_loose", false}, {"tool_calls", common_json::array()}};
+    if (message.empty()) {
+        return delta;
+    }
+    eagle_keep_sent(eagle_sent(before, reply.has_calls), message);
+    reply.message = message;
+    reply.has_calls = reply.has_calls || !message.tool_calls.empty();
+    for (const auto & difference : common_chat_msg_diff::compute_diffs(before, message)) {
+        const common_chat_tool_call & call = difference.tool_call_delta;
+        if (!difference.reasoning_content_delta.empty()) {
+            delta["reasoning_content"] = difference.reasoning_content_delta;
+        }
+        if (!difference.content_delta.empty()) {
+            delta["content"] = difference.content_delta;
+        }
+        if (difference.tool_call_index == std::string::npos) {
+            continue;
+        }
+        common_json piece = common_json{{"index", difference.tool_call_index}, {"arguments", call.arguments}};
+        for (const auto & [key, text] : {std::pair("name", call.name), std::pair("id", call.id)}) {
+            if (!text.empty()) {
+                piece[key] = text;
+            }
+        }
+        delta["tool_calls"].push_back(piece);
+    }
+    return delta;
+}
+
 }  // namespace
 
 int32_t eagle_reply_new(const char * request, eagle_reply ** reply, const char ** result) {
@@ -187,11 +325,10 @@ int32_t eagle_reply_new(const char * request, eagle_reply ** reply, const char *
         auto made = std::make_unique<eagle_reply>();
         made->request = eagle_without_nulls(common_json::parse(request));
         made->templates = templates_of(made->request);
-        const common_chat_params params = applied(*made);
-        made->parser = parser_of(params);
+        prepare(*made);
         common_json found = common_json::object();
-        found["stops"] = params.additional_stops;
-        found["preserved_tokens"] = params.preserved_tokens;
+        found["stops"] = made->params.additional_stops;
+        found["settings"] = settings_of(made->params);
         *reply = made.release();
         return found.dump();
     });
@@ -199,12 +336,8 @@ int32_t eagle_reply_new(const char * request, eagle_reply ** reply, const char *
 
 int32_t eagle_reply_follow(eagle_reply * reply, const char * prompt_end, const char ** result) {
     return eagle_answered(result, [&] {
-        if (!follows(reply->parser.generation_prompt, prompt_end)) {
-            reply->thinks = false;
-            const common_chat_params params = applied(*reply);
-            reply->thinks = !follows(params.generation_prompt, prompt_end);
-            reply->parser = reply->thinks ? reply->parser : parser_of(params);
-        }
+        follow(*reply, prompt_end);
+        set_parser(*reply);
         return std::string();
     });
 }
@@ -212,7 +345,7 @@ int32_t eagle_reply_follow(eagle_reply * reply, const char * prompt_end, const c
 int32_t eagle_reply_add(eagle_reply * reply, const char * text, size_t size, bool is_last, const char ** result) {
     return eagle_answered(result, [&] {
         reply->text.append(text, size);
-        return added(*reply, is_last).dump();
+        return (reply->streams_calls ? streamed(*reply, is_last) : added(*reply, is_last)).dump();
     });
 }
 
