@@ -9,8 +9,7 @@ from typing import Any
 
 from llama_eagle.drop_in.answers.prompt import ForHandler
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.sessions.chats import abilities
-from llama_eagle.sessions.chats.messages import text_of, unread_part
+from llama_eagle.sessions.chats.media import with_marks
 from llama_eagle.vision.in_text import Encode, PicturesInText
 from llama_eagle.vision.pictures import Picture, Sources, fetch
 
@@ -44,21 +43,9 @@ class _Chat:
 
     def as_text(self, message: Any) -> Any:
         """Return a message with pictures as a message of text, which every template supports. Others are unchanged."""
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if not isinstance(content, list | tuple) or not any(map(_is_image, content)):
-            return message
-        role = "system" if message.get("role") == "developer" else str(message.get("role"))
-        joint = abilities.joint_of_texts(self.template, role) if self.template else None
-        parts = [self._part(unread_part(part) if role == "tool" and _is_unread(part) else part) for part in content]
-        return {**message, "content": text_of(parts, "\n" if joint is None else joint)}
+        return with_marks(self.template, message, _is_image, self._mark_of, "text and image_url")
 
-    def _part(self, part: Any) -> Mapping[str, Any]:
-        """Return a part of text, or the marker of a picture."""
-        if not _is_image(part):
-            if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-                kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-                raise UsageError(f"a message has a part of type {kind!r}. Send text and image_url parts.")
-            return {"type": "text", "text": part["text"]}
+    def _mark_of(self, part: Mapping[str, Any]) -> str:
         address = part.get("image_url")
         url = address.get("url") if isinstance(address, Mapping) else address
         name = f"image {len(self.found) + 1}"
@@ -66,7 +53,7 @@ class _Chat:
             raise UsageError(f"{name} has no url. Send a data URL.")
         data = fetch(url, self.reader.sources, name)
         self.found.append(self.reader.pictures.picture(data, name))
-        return {"type": "media_marker", "text": self.marker}
+        return self.marker
 
     def tokens(self, text: str, encode: Encode) -> list[int]:
         texts = text.split(self.marker)
@@ -76,10 +63,6 @@ class _Chat:
                 "the text of all messages."
             )
         return self.reader.pictures.join(texts, self.found, encode)
-
-
-def _is_unread(part: Any) -> bool:
-    return not _is_image(part) and not (isinstance(part, Mapping) and isinstance(part.get("text"), str))
 
 
 def _is_image(part: Any) -> bool:

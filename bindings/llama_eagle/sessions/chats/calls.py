@@ -22,11 +22,15 @@ CLOSERS = {"{": "}", "[": "]"}
 def read_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
     """Return a copy of a call with its arguments as an object, or as JSON text. Cut arguments are completed.
 
-    Raises `UsageError` for a call without a function, and for arguments that are neither an object nor its beginning.
+    Keys without a value are left out. Raises `UsageError` for a call without a function, and for arguments that are
+    neither an object nor its beginning.
     """
+    call = {"type": "function", **{key: value for key, value in call.items() if value is not None}}
     function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise UsageError("a tool call has no function with a name. Send the calls as the answer contained them.")
+    if call["type"] not in ("", "function"):
+        raise UsageError(f"a tool call has the type {call['type']!r}, which is not supported. Send calls of functions.")
     if not isinstance(call.get("id") or "", str):
         raise UsageError(f"the call of {function['name']!r} has an id that is no text. Send the call as it was.")
     given = function.get("arguments")

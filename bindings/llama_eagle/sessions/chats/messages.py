@@ -106,12 +106,17 @@ def _read(message: Any, where: str) -> Message:
     listed = found.get("tool_calls", [])
     if not isinstance(listed, list | tuple):
         raise UsageError(f"{where} has tool_calls that are not a list. Send the calls as the answer contained them.")
-    if not listed:  # sent by OpenAI's client with earlier answers
-        found.pop("tool_calls", None)
+    if not listed and found.pop("tool_calls", None) is not None:  # sent by OpenAI's client with earlier answers
+        found.setdefault("content", "")
     if not isinstance(found.get("role"), str):
         raise UsageError(f"{where} has no role. Send system, user, assistant or tool.")
-    if not isinstance(found.get("tool_call_id", ""), str):
-        raise UsageError(f"{where} has a tool_call_id that is no text. Send the id of the call.")
+    if not found.get("reasoning_content") and isinstance(found.get("reasoning"), str):
+        found["reasoning_content"] = found["reasoning"]  # the newer name, which other servers use
+    for key in ("name", "tool_call_id", "reasoning_content"):
+        if not isinstance(found.get(key, ""), str):
+            raise UsageError(f"{where} has a {key!r} that is no text. Correct it, or leave it out.")
+    if "audio" in found:
+        raise UsageError(f"{where} has 'audio', which is not supported. Send its transcript as the content.")
     if "refusal" in found and found.get("content", []) in ([], ()):
         found["content"] = found["refusal"]  # OpenAI's form of an answer that refuses
     calls = found["role"] == "assistant" and (found.get("tool_calls") or found.get("function_call"))
@@ -154,7 +159,7 @@ def _is_unread(part: Any) -> bool:
 
 
 def _read_part(part: Any, where: str) -> Message:
-    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    kind = str(part.get("type")) if isinstance(part, Mapping) else type(part).__name__
     if kind == "image_url":
         raise UsageError(f"{where} contains images, which this model reads only with an encoder. Set mmproj_path.")
     if kind in MEDIA:
