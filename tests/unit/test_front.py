@@ -61,6 +61,7 @@ def test_keys_come_from_arguments_and_their_files(tmp_path: Path) -> None:
     found = for_arguments(OPEN, extra)
     assert found.access.keys == ("a", "b,2", "c", "d,e")
     assert [*without_keys(extra)] == ["--metrics", "--lora", "x"]
+    assert not for_arguments(OPEN, ("--no-cors-credentials",)).access.has_credentials
     assert all(found.access.has_key({b"x-api-key": key.encode()}) for key in found.access.keys)
     assert not any(found.access.has_key({b"x-api-key": key}) for key in (b"", b"a,b", b"A", b"b"))
 
@@ -106,12 +107,16 @@ async def asked(
         finally:
             sent.append({"type": "ended"})
 
+    async def fail(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(1 // 0))
+
     async def recurse(request: Request) -> PlainTextResponse:
         return await recurse(request)
 
     with new_child() as child:
         async with await asyncio.start_unix_server(answer, child.path):
-            routes = [Route("/double", double), Route("/wait", wait), Route("/recurse", recurse), *models.routes(child)]
+            own = {"/double": double, "/wait": wait, "/recurse": recurse, "/fail": fail}
+            routes = [*(Route(path, each) for path, each in own.items()), *models.routes(child)]
             await asyncio.wait_for(Front(child, settings, routes)(scope, receive, send), 20)
     return sent
 
@@ -204,7 +209,77 @@ def test_routes_of_the_front_want_a_key_too() -> None:
     sent = asyncio.run(asked(replying(b""), path="/double", settings=closed, headers=headers))
     assert (body_of(sent), sent[0]["status"]) == (b"2", 200)
     assert (b"access-control-allow-origin", b"http://localhost:3") in sent[0]["headers"]
-    assert error_of(asyncio.run(asked(replying(b""), "POST", "/double")))[0] == 405
+
+
+MISSING = b'{"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}'
+
+
+def errors(status: bytes, data: bytes) -> Handler:
+    head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return replying(head % (status, len(data)) + data)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "reason"),
+    [
+        ("POST", "/double", "has no POST /double: OpenAI's APIs are below /v1"),
+        ("POST", "/api/blobs/x", "it is not Ollama"),
+        ("GET", "/v1/responses/resp_1", "it keeps no responses"),
+        ("POST", "/v1/responses/compact", "another name than OpenAI"),
+        ("POST", "/\xff\0", "has no POST /??: "),
+    ],
+)
+def test_paths_that_nobody_has_are_named(method: str, path: str, reason: str) -> None:
+    """Also those that have other methods alone."""
+    sent = asyncio.run(asked(errors(b"404 Not Found", MISSING), method, path))
+    error = json.loads(body_of(sent))["error"]
+    assert sent[0]["status"] == 404 and reason in (error if path.startswith("/api") else error["message"])
+
+
+@pytest.mark.parametrize(("n_trained", "remedy"), [(0, "use a larger -c"), (8, "trained with 8"), (9, "larger -c")])
+def test_a_prompt_that_is_too_long_in_the_words_of_clients(n_trained: int, remedy: str) -> None:
+    given = {"type": "exceed_context_size_error", "code": 400, "message": "x", "n_ctx": 8, "n_prompt_tokens": 9}
+    reply = errors(b"400 Bad Request", json.dumps({"error": given}).encode())
+    settings = replace(OPEN, n_trained=n_trained)
+    for path, code in (("/v1/x", "context_length_exceeded"), ("/completion", 400)):
+        status, error = error_of(asyncio.run(asked(reply, path=path, settings=settings)))
+        assert (status, error["code"], error["n_ctx"], error["n_prompt_tokens"]) == (400, code, 8, 9)
+        assert "(9 tokens) exceeds the available context size (8 tokens); " in error["message"]
+        assert remedy in error["message"]
+    status, error = error_of(asyncio.run(asked(reply, path="/v1/messages", settings=settings)))
+    assert error["type"] == "invalid_request_error" and remedy in error["message"]
+    assert error["message"].startswith("prompt is too long: 9 tokens > 8 maximum; ")
+
+
+def test_messages_of_llama_cpp_lose_what_clients_cannot_use() -> None:
+    assert str(Refusal(400, "[json.exception.type_error.302] type must be a string")) == "type must be a string"
+    place = "a\n------------\nWhile executing X at line 1\n ^\nError: "
+    assert str(Refusal(400, f"{place}Jinja Exception: No query")) == "the chat template refuses this request: No query"
+    assert str(Refusal(400, f"{place}Unknown filter")) == "the chat template failed: Unknown filter"
+
+
+@pytest.mark.parametrize("path", ["/x", "/v1/models"])
+def test_a_child_that_ends_before_its_answer_is_503(path: str) -> None:
+    status, error = error_of(asyncio.run(asked(replying(b""), path=path)))
+    assert status == 503 and "llama-server has ended" in error["message"]
+
+
+def test_a_fault_of_an_endpoint_is_500_and_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    status, error = error_of(asyncio.run(asked(replying(b""), path="/fail")))
+    assert (status, error["type"]) == (500, "server_error")
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_pages_of_all_origins_with_credentials_and_without() -> None:
+    origin = (b"origin", b"https://a.example")
+    for access, expected in (
+        (Access(("k",), origins="*"), b"https://a.example"),
+        (Access(("k",), origins="*", has_credentials=False), b"*"),
+        (Access(("k",), origins="https://b.example"), b"https://b.example"),
+    ):
+        headers = [origin, (b"x-api-key", b"k")]
+        sent = asyncio.run(asked(replying(b""), path="/double", settings=replace(OPEN, access=access), headers=headers))
+        assert (b"access-control-allow-origin", expected) in sent[0]["headers"]
 
 
 def test_an_endpoint_ends_when_its_client_goes() -> None:

@@ -276,15 +276,15 @@ def test_arguments_of_a_cut_call_are_completed() -> None:
 
 
 class Answered:
-    """An answer in parts. A part that is a `Refusal` ends it."""
+    """An answer in parts. A part that is an exception ends it."""
 
-    def __init__(self, *parts: list[Piece] | Refusal) -> None:
+    def __init__(self, *parts: list[Piece] | Exception) -> None:
         self._parts = [*parts]
         self.is_closed = False
 
     async def read(self) -> list[Piece] | None:
         part = self._parts.pop(0) if self._parts else None
-        if isinstance(part, Refusal):
+        if isinstance(part, Exception):
             raise part
         return part
 
@@ -317,6 +317,7 @@ def test_pieces_that_arrive_together_share_a_write() -> None:
     a, b, empty = Piece(content="a"), Piece(content="b"), Piece()
     assert sent_of(Answered([a, b], [], [empty], [b])) == [b"ab", b":\n\n", b"b", b"!"]
     assert sent_of(Answered([a], Refusal(500, "failed"))) == [b"a", b"failed"]
+    assert b"llama-server has ended" in sent_of(Answered([a], ConnectionError()))[1]
 
 
 def test_each_line_is_a_write() -> None:

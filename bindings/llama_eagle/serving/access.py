@@ -17,11 +17,13 @@ class Access:
 
     is_for_this_machine: pages of other sites are refused as long as there is no key. origins: of pages that may read
     answers, in the form of llama-server's --cors-origins: "localhost" for all of this machine, or one, or *.
+    has_credentials: browsers may send keys and cookies, for which * is not enough.
     """
 
     keys: tuple[str, ...] = ()
     is_for_this_machine: bool = True
     origins: str = "localhost"
+    has_credentials: bool = True
 
     def has_key(self, headers: Mapping[bytes, bytes]) -> bool:
         """Return True if a request needs no key or has one.
@@ -47,6 +49,8 @@ class Access:
     def allowed_origin(self, headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
         """Return the header that lets a page read the answer; none for another site's page."""
         origin = headers.get(b"origin", b"")
+        if self.origins == "*" and self.has_credentials and origin:
+            return [(b"access-control-allow-origin", origin)]
         if self.origins != "localhost":
             return [(b"access-control-allow-origin", self.origins.encode())]
         if not origin or not is_local_name(origin.decode("latin-1")):

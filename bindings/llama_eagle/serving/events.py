@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.api_errors import Refusal, as_refusal
 from llama_eagle.serving.pieces import Piece
 
 EVENTS, LINES = b"text/event-stream", b"application/x-ndjson"
@@ -57,8 +57,8 @@ class PieceStream:
                 while (pieces := await self._answer.read()) is not None:
                     await write(b"".join(map(self._written, pieces)) if pieces else self._sign_of_life())
                 await write(self._finished())
-            except Refusal as refusal:
-                await write(self._failed(refusal))
+            except Exception as error:  # the answer has begun, so it has no status
+                await write(self._failed(as_refusal(error)))
             await send({"type": "http.response.body", "body": b""})
         finally:
             await self._answer.aclose()

@@ -75,6 +75,8 @@ def from_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
     found += [flag for name, flag in _AS_FLAGS.items() if environment.get(name) in TRUE]
     if environment.get("LLAMA_ARG_JINJA") in FALSE or "LLAMA_ARG_NO_JINJA" in environment:
         found.append("--no-jinja")
+    if environment.get("LLAMA_ARG_CORS_CREDENTIALS") in FALSE or "LLAMA_ARG_NO_CORS_CREDENTIALS" in environment:
+        found.append("--no-cors-credentials")
     return tuple(found)
 
 

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native.processor.competition import watch_process
-from llama_eagle.serving.api_errors import REASONS, error_body
+from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis import models
 from llama_eagle.serving.child import new_child
 from llama_eagle.serving.http import IDLE_S, Front
@@ -144,7 +144,7 @@ class Connection(H11Protocol):
             return self.transport.close()
         if msg == NO_TLS:
             console.warn("a client speaks TLS, which this server does not: its address must begin with http://.")
-        body = f"{NO_TLS}\n".encode() if msg == NO_TLS else error_body(400, REASONS[400], for_messages=False)
+        body = f"{NO_TLS}\n".encode() if msg == NO_TLS else Refusal(400).body("", {})
         kind = b"text/plain" if msg == NO_TLS else b"application/json; charset=utf-8"
         head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
         self.transport.write(head % (kind, len(body)) + body)

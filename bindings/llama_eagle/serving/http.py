@@ -11,14 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from llama_eagle import console
 from llama_eagle.serving.access import FOREIGN_PAGE
-from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.child import Child, NotReady
+from llama_eagle.serving.api_errors import NO_PATH, Refusal, as_refusal, child_refusal, no_path
+from llama_eagle.serving.child import Child
 from llama_eagle.serving.served import Served
 from llama_eagle.serving.settings import FrontSettings
 from llama_eagle.serving.streams import Answer
@@ -57,24 +55,25 @@ class Front:
             return
         scope["app"] = self
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        has_begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         try:
             if self._check(scope, headers):
-                await self._answer(scope, receive, self._readable(headers, send))
+                await self._answer(scope, receive, self._readable(headers, send_noted))
             else:
-                await self._forward(scope, receive, send)
-        except Refusal as refusal:
-            await self._refuse(scope, headers, refusal, send)
-        except HTTPException as error:  # of the router: a method that a path does not have
-            await self._refuse(scope, headers, Refusal(error.status_code, error.detail), send)
-        except RecursionError:
-            await self._refuse(scope, headers, Refusal(400, "the body is nested too deeply"), send)
+                await self._forward(scope, receive, send_noted)
         except Gone:
             return
-        except ConnectionError:
-            raise  # the child's end: the connection closes, so that nobody takes the answer for whole
         except Exception as error:
-            console.warn(f"{scope['method']} {scope['path'][:100]}: {type(error).__name__}: {error}.")
-            raise
+            refusal = as_refusal(error)
+            if has_begun:
+                raise  # the connection closes, so that nobody takes the answer for whole
+            await self._refuse(scope, headers, refusal, send)
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return True if the path is ours. Raises `Refusal` for a request that is not read.
@@ -86,7 +85,7 @@ class Front:
             raise Refusal(400)
         if self.settings.access.is_foreign(headers):
             raise Refusal(403, FOREIGN_PAGE)
-        matches = any(route.matches(scope)[0] is not Match.NONE for route in self._router.routes)
+        matches = any(route.matches(scope)[0] is Match.FULL for route in self._router.routes)
         is_ours = matches and scope["method"] != "OPTIONS"
         if is_ours and not self.settings.access.has_key(headers):
             raise Refusal(401, "Invalid API Key")
@@ -111,12 +110,11 @@ class Front:
         return send_with_origin
 
     async def _refuse(self, scope: Scope, headers: Mapping[bytes, bytes], refusal: Refusal, send: Send) -> None:
-        body = refusal.body(scope["path"], headers)
+        body = refusal.body(scope["path"].removeprefix(self.settings.prefix), headers, self.settings.n_trained)
         given = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
         send = self._readable(headers, send)
-        with contextlib.suppress(RuntimeError):  # the answer has begun
-            await send({"type": "http.response.start", "status": refusal.status, "headers": given})
-            await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.start", "status": refusal.status, "headers": given})
+        await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer on a route of ours."""
@@ -147,8 +145,6 @@ class Front:
         try:
             with _stopped_when_gone(receive, stop) as watch:
                 await _pass_on(scope, await _unless_gone(requested, watch), send)
-        except NotReady:
-            raise Refusal(503, "Loading model") from None
         finally:
             _close(requested)
 
@@ -185,8 +181,9 @@ def _close(requested: asyncio.Future[Answer]) -> None:
 
 
 async def _pass_on(scope: Scope, answer: Answer, send: Send) -> None:
-    if answer.status >= 400 and answer.header(b"content-length") == b"0":
-        raise Refusal(answer.status)
+    kind = answer.header(b"content-type")
+    if answer.status >= 400 and (kind.startswith(b"application/json") or answer.header(b"content-length") == b"0"):
+        raise await _refused(scope, answer)
     headers = [pair for pair in answer.headers if pair[0] not in OF_A_CONNECTION]
     if scope["http_version"] == "1.1":
         headers.append((b"keep-alive", b"timeout=%d" % IDLE_S))
@@ -194,6 +191,13 @@ async def _pass_on(scope: Scope, answer: Answer, send: Send) -> None:
     while part := await answer.part():
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send(_END)
+
+
+async def _refused(scope: Scope, answer: Answer) -> Refusal:
+    """Return the error of the child."""
+    refusal = child_refusal(answer.status, await answer.read())
+    has_no_path = answer.status == 404 and refusal.error.get("message") == NO_PATH
+    return no_path(scope["method"], scope["path"]) if has_no_path else refusal
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_body: int) -> bytes:

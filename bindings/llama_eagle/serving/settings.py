@@ -16,6 +16,7 @@ from llama_eagle.serving.options import Checked, is_for_this_machine
 from llama_eagle.serving.served import ChatSettings, chat_settings
 
 MAX_BODY_MIB = 32
+CREDENTIALS = ["--cors-credentials", "--no-cors-credentials"]
 KEY_ARGUMENTS = ("--api-key", "--api-key-file")
 
 
@@ -23,7 +24,8 @@ KEY_ARGUMENTS = ("--api-key", "--api-key-file")
 class FrontSettings:
     """host, port: where the front listens. access: who may use it. max_body: largest body of a request, in bytes.
 
-    prefix: that of all paths. chats: how the child was told to handle them.
+    prefix: that of all paths. chats: how the child was told to handle them. n_trained: context of the model's training
+    in tokens, 0 if it is unknown.
     """
 
     host: str
@@ -32,6 +34,7 @@ class FrontSettings:
     max_body: int = MAX_BODY_MIB << 20
     prefix: str = ""
     chats: ChatSettings = field(default_factory=ChatSettings)
+    n_trained: int = 0
 
 
 def front_settings(served: Checked, environment: Mapping[str, str] = os.environ) -> FrontSettings:
@@ -41,14 +44,17 @@ def front_settings(served: Checked, environment: Mapping[str, str] = os.environ)
     access = Access(keys, is_for_this_machine(options))
     prefix = environment.get("LLAMA_ARG_API_PREFIX", "")
     chats = chat_settings(options.extra, environment, hides_control=not options.parse_special)
-    settings = FrontSettings(options.host, options.port, access, max_body(environment), prefix, chats)
+    n_trained = int(served.target.arch_key("context_length", 0))
+    settings = FrontSettings(options.host, options.port, access, max_body(environment), prefix, chats, n_trained)
     return for_arguments(settings, options.extra)
 
 
 def for_arguments(settings: FrontSettings, extra: Sequence[str]) -> FrontSettings:
     """Return the settings with those of llama-server's arguments."""
     origins = _last(extra, "--cors-origins", settings.access.origins)
-    access = replace(settings.access, keys=(*settings.access.keys, *_keys(extra)), origins=origins)
+    credentials = [name for name in map(normalized, extra) if name in CREDENTIALS]
+    keys = (*settings.access.keys, *_keys(extra))
+    access = replace(settings.access, keys=keys, origins=origins, has_credentials=credentials[-1:] != CREDENTIALS[1:])
     return replace(settings, access=access, prefix=_last(extra, "--api-prefix", settings.prefix))
 
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.child import NotReady
+from llama_eagle.serving.api_errors import Refusal, child_refusal
 from llama_eagle.serving.streams import Answer
 
 if TYPE_CHECKING:
@@ -115,16 +114,16 @@ async def start(front: Front, body: Mapping[str, Any], path: str = PATH) -> Step
 
 
 async def ask(front: Front, method: str, path: str, data: bytes = b"") -> Answer:
-    """Return the child's answer with the status 200, which the caller closes. Raises `Refusal`."""
-    try:
-        target = f"{front.settings.prefix}{path}".encode()
-        answer = await front.child.request(method, target, JSON_BODY if data else (), data)
-    except NotReady:
-        raise Refusal(503, "Loading model") from None
+    """Return the child's answer with the status 200, which the caller closes.
+
+    Raises `Refusal`, `NotReady`, and `ConnectionError` if the child ends.
+    """
+    target = f"{front.settings.prefix}{path}".encode()
+    answer = await front.child.request(method, target, JSON_BODY if data else (), data)
     if answer.status == 200:
         return answer
     try:
-        raise _refusal(answer.status, await answer.read())
+        raise child_refusal(answer.status, await answer.read())
     finally:
         answer.close()
 
@@ -136,13 +135,6 @@ async def ask_json(front: Front, method: str, path: str, body: Any = None) -> An
         return json.loads(await answer.read())
     finally:
         answer.close()
-
-
-def _refusal(status: int, data: bytes) -> Refusal:
-    try:
-        return refusal_of(json.loads(data)["error"], status)
-    except (ValueError, KeyError, TypeError):
-        return Refusal(status)
 
 
 def refusal_of(error: Mapping[str, Any], status: int | None = None) -> Refusal:

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.child import Child, NotReady
+from llama_eagle.serving.api_errors import Refusal, child_refusal
+from llama_eagle.serving.child import Child
 
 PATH = "/v1/models"
 
@@ -20,29 +20,22 @@ PATH = "/v1/models"
 def routes(child: Child, prefix: str = "") -> list[BaseRoute]:
     """Return the routes over a child. prefix: that of all its paths."""
 
-    async def described() -> Response | dict[str, Any]:
-        """Return the child's list with the fields of both APIs, or its error."""
-        try:
-            answer = await child.request("GET", f"{prefix}{PATH}".encode())
-        except NotReady:
-            raise Refusal(503, "Loading model") from None
+    async def described() -> dict[str, Any]:
+        """Return the child's list with the fields of both APIs. Raises `Refusal`."""
+        answer = await child.request("GET", f"{prefix}{PATH}".encode())
         data = await answer.read()
         answer.close()
-        return _described(json.loads(data)) if answer.status == 200 else _as_it_is(answer.status, data)
+        if answer.status != 200:
+            raise child_refusal(answer.status, data)
+        return _described(json.loads(data))
 
     async def show_list(_request: Request) -> Response:
-        found = await described()
-        return found if isinstance(found, Response) else JSONResponse(found)
+        return JSONResponse(await described())
 
     async def show_one(request: Request) -> Response:
-        found = await described()
-        return found if isinstance(found, Response) else JSONResponse(_one(found, request.path_params["id"]))
+        return JSONResponse(_one(await described(), request.path_params["id"]))
 
     return [Route(f"{prefix}{PATH}", show_list), Route(f"{prefix}{PATH}/{{id:path}}", show_one)]
-
-
-def _as_it_is(status: int, data: bytes) -> Response:
-    return Response(data, status, media_type="application/json")
 
 
 def _described(found: dict[str, Any]) -> dict[str, Any]:
