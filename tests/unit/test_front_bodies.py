@@ -127,6 +127,8 @@ def test_messages_are_required() -> None:
         ({"grammar_triggers": [{"type": 2, "value": "e+"}]}, "'grammar_triggers'"),
         ({"grammar_triggers": [{"value": "e"}]}, "'grammar_triggers'"),
         ({"reasoning_format": "other"}, "'reasoning_format'"), ({"reasoning_format": ["none"]}, "'reasoning_format'"),
+        ({"eagle_tool_places": 5}, "'eagle_tool_places'"),
+        ({"eagle_tool_places": {"not_offered": [[]]}}, "'eagle_tool_places'"),
         ({"top_logprobs": 3}, "'top_logprobs'"), ({"logprobs": True, "top_logprobs": "3"}, "'top_logprobs'"),
     ],
 )  # fmt: skip
@@ -236,6 +238,14 @@ def test_tools_are_completed() -> None:
     assert tool == {"type": "function", "function": {"name": "f"}}
     with pytest.warns(UserWarning, match="no schema"):
         assert names(read(tools=[{"function": {"name": "f", "parameters": "object"}}])) == ["f"]
+
+
+@pytest.mark.native
+def test_a_strict_tool_has_a_grammar() -> None:
+    function = {"name": "f", "strict": True, "parameters": {"type": "object"}}
+    assert names(read(tools=[{"function": function}])) == ["f"]
+    message = refused(tools=[{"function": function | {"parameters": {"type": "strong"}}}])
+    assert "'f'" in message and "strict" in message and "strong" in message
 
 
 def test_functions_are_tools() -> None:

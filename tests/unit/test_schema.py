@@ -70,6 +70,23 @@ def test_a_property_may_have_an_empty_name() -> None:
         assert rules["root"].startswith('"{" space -kv') and '"root' not in rules["root"]
 
 
+@pytest.mark.parametrize("name", ["n", "a/b~c%<ü"])
+def test_references_by_anchor_are_places(name: str) -> None:
+    """Names of properties and constants that look like references are none."""
+    node = {"$anchor": "node", "type": "object", "properties": {"next": {"$ref": "#node"}, "$ref": {"const": "#node"}}}
+    placed = json.loads(json.dumps(node | {"$anchor": None}))
+    placed["properties"]["next"]["$ref"] = "#/$defs/n"
+    schema = {"type": "array", "items": {"$ref": "#node"}, "$defs": {name: node}}
+    expected = {"type": "array", "items": {"$ref": "#/$defs/n"}, "$defs": {"n": placed}}
+    assert gbnf(schema).count("node") == gbnf(expected).count("node") == 1
+    assert unenforced(schema) == unenforced(expected) == set()
+    for grammar in (arguments_grammar, lambda function: calls_grammar([function])):
+        with_anchor, with_place = (grammar({"name": "f", "parameters": each})[0] for each in (schema, expected))
+        assert len(with_anchor.splitlines()) == len(with_place.splitlines())
+    with pytest.raises(UsageError, match="#none"):
+        gbnf({"$ref": "#none", "$defs": {"n": node}})
+
+
 def test_required_keys_outweigh_what_another_part_excludes() -> None:
     one, other = ({"properties": {name: {}}, "required": [name], "additionalProperties": False} for name in "ab")
     assert gbnf({"allOf": [one, other]}) == gbnf({**one, "properties": {"a": {}, "b": {}}, "required": ["a", "b"]})

@@ -33,8 +33,8 @@ READ = frozenset((
     "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "echo", "generation_prompt", "grammar",
     "grammar_lazy", "grammar_triggers", "grammar_type", "json_schema", "message_delimiters", "messages", "model", "n",
     "parallel_tool_calls", "parse_tool_calls", "preserved_tokens", "prompt", "reasoning_effort", "reasoning_format",
-    "response_format", "stop", "stream", "stream_options", "thinking_budget_tokens", "tool_choice", "tools",
-    "top_logprobs", TOOL_PLACES,
+    "response_fields", "response_format", "stop", "stream", "stream_options", "thinking_budget_tokens", "tool_choice",
+    "tools", "top_logprobs", TOOL_PLACES,
 ))  # fmt: skip
 
 
@@ -65,13 +65,13 @@ def _read(body: Body, served: Any) -> ChatRequest:
     media = _media_reader(served)
     messages, continued = _read_conversation(body, template, media, continues=served.chats.continues_answers)
     variables, thinks = _read_variables(body, served)
-    places = body.get(TOOL_PLACES, {})
+    late, withdrawn = _read_places(body)
     return ChatRequest(
         messages=messages,
         media=tuple(media.files),
         tools=tools,
-        late_tools=frozenset(places.get("not_at_beginning", ())),
-        withdrawn_tools=frozenset(places.get("not_offered", ())),
+        late_tools=late,
+        withdrawn_tools=withdrawn,
         tool_choice=choice,
         parallel_calls=body.get("parallel_tool_calls"),
         schema=_read_schema(body),
@@ -104,7 +104,6 @@ def _require_parameters(body: Body) -> None:
     require_types(body)
     is_echo = not body.get("echo") or "continue_final_message" in body
     require(is_echo, "chats do not echo prompts: leave out 'echo', or add 'continue_final_message'")
-    require(isinstance(body.get(TOOL_PLACES, {}), Mapping), f"'{TOOL_PLACES}' is set by the server: leave it out")
 
 
 def _media_reader(served: Any) -> MediaReader:
@@ -184,6 +183,15 @@ def _part_after_billing(part: Any) -> Any:
 def _is_blank(part: Any) -> bool:
     """Return True for a part that had nothing but the line."""
     return isinstance(part, Mapping) and part.get("text") == ""
+
+
+def _read_places(body: Body) -> list[frozenset[str]]:
+    """Return the names of tools that the prompt's beginning does not show, and of those that are no longer offered."""
+    given = body.get(TOOL_PLACES, {})
+    found = [given.get(key, []) if isinstance(given, Mapping) else None for key in ("not_at_beginning", "not_offered")]
+    are_names = [isinstance(names, list) and all(isinstance(name, str) for name in names) for names in found]
+    require(all(are_names), f"'{TOOL_PLACES}' is set by the server: leave it out")
+    return [frozenset(names or ()) for names in found]
 
 
 def _read_schema(body: Body) -> Any:

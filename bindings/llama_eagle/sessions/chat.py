@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from llama_eagle.errors import EnvironmentFailure, NativeError, UsageError
 from llama_eagle.native.build import REBUILD, library_folder
 from llama_eagle.native.calls import ERR_ARGUMENT, OK, library
 from llama_eagle.native.closing import free_with
+from llama_eagle.sessions.chats.anchors import function_with_places, tools_with_places, with_places
 
 LIBRARY_NAMES = ("libllama-common.so", "libllama-common.dylib", "libllama-common.dll", "llama-common.dll")
 FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
@@ -51,7 +53,11 @@ class Reply:
 
     def __init__(self, **request: Any) -> None:
         self._handle = c_void_p()
-        data = _json(request)
+        given = {
+            "tools": tools_with_places(request.get("tools")),
+            "json_schema": with_places(request.get("json_schema")),
+        }
+        data = _json({**request, **given})
         found = json.loads(_call("eagle_reply_new", data, ctypes.byref(self._handle)))
         free_with(self, self._handle, _library().eagle_reply_free)
         self.stops: list[str] = found["stops"]
@@ -79,6 +85,9 @@ def schema_grammar(schema: str) -> tuple[str, list[str]]:
 
     Raises `UsageError` for a schema that cannot be converted.
     """
+    if '"$anchor"' in schema:
+        with contextlib.suppress(ValueError):  # the library names what is wrong
+            schema = json.dumps(with_places(json.loads(schema)))
     return _grammar("eagle_schema_grammar", schema)
 
 
@@ -87,12 +96,12 @@ def calls_grammar(functions: Sequence[Mapping[str, Any]]) -> tuple[str, list[str
 
     What a grammar cannot express of a schema is left open. Raises `UsageError` for such a schema of a strict function.
     """
-    return _grammar("eagle_calls_grammar", json.dumps(list(functions)))
+    return _grammar("eagle_calls_grammar", json.dumps([function_with_places(each) for each in functions]))
 
 
 def arguments_grammar(function: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Return the grammar of the arguments of a call of `function`, as `calls_grammar`."""
-    return _grammar("eagle_calls_grammar", json.dumps(function))
+    return _grammar("eagle_calls_grammar", json.dumps(function_with_places(function)))
 
 
 def _grammar(name: str, given: str) -> tuple[str, list[str]]:
