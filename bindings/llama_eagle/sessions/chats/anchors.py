@@ -63,7 +63,7 @@ def _with_places(schema: Any, places: Mapping[str, str]) -> Any:
     if isinstance(schema, list | tuple):
         return [_with_places(part, places) for part in schema]
     if not isinstance(schema, Mapping):
-        return _with_places(schema, places) if places else schema
+        return schema
     found: dict[str, Any] = {}
     for key, value in schema.items():
         if key in NAMED and isinstance(value, Mapping):
