@@ -88,6 +88,9 @@ std::vector<eagle_echo> eagle_echoed(const common_json & request, eagle_api api,
 
 // Returns the number of alternatives that a request wants for each token of its prompt; -1: no probabilities.
 inline int32_t eagle_n_prompt_probs(const common_json & request, eagle_api api) {
+    if (eagle_has(request, "n_prompt_probs")) {
+        return (int32_t) request.at("n_prompt_probs").get<int64_t>();
+    }
     const bool has_echo = eagle_has(request, "echo") && request.at("echo") != false;
     const bool has_logprobs = eagle_has(request, "logprobs") && request.at("logprobs") != false;
     return api == eagle_api::completion && has_echo && has_logprobs ? (int32_t) eagle_n_alternatives(request, api) : -1;
@@ -147,6 +150,9 @@ class eagle_shape {
     // Shapes a result: an object, or the objects of several chunks. prompt: probabilities that come first, or null.
     void apply(common_json & result, const eagle_prompt_probs * prompt) {
         if (api_ == eagle_api::own) {
+            if (prompt) {
+                result["prompt_probabilities"] = prompt->to_json(0);
+            }
             return;
         }
         if (!result.is_array()) {

@@ -495,8 +495,10 @@ inline void eagle_refuse_internal(const common_json & body) {
         for (const auto & trigger : body.at("grammar_triggers")) {
             const bool has_type = eagle_has(trigger, "type") && trigger.at("type").is_number_integer();
             const int64_t type = has_type ? trigger.at("type").get<int64_t>() : -1;
-            eagle_require(type == COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN || type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD,
-                          "'grammar_triggers' are tokens (type 0) and words (type 1)");
+            const bool is_template = eagle_text_at(body, "grammar_type") == "tool_calls";  // the front asks for a call
+            eagle_require(
+                is_template || type == COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN || type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD,
+                "'grammar_triggers' are tokens (type 0) and words (type 1)");
             if (type == COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN) {
                 eagle_require_tokens(trigger.value("token", common_json()));
             }
@@ -537,9 +539,8 @@ inline void eagle_require_constraints(const common_json & body) {
                   "'grammar' and a JSON schema exclude each other: omit one");
 }
 
-// Throws where a prompt's tokens have no probabilities, or too many for the memory.
-inline void eagle_require_prompt_probs(const common_json & body) {
-    const common_json & wanted = body.at("logprobs");
+// Throws where a prompt's tokens have no probabilities, or too many for the memory. wanted: alternatives per token.
+inline void eagle_require_prompt_probs(const common_json & body, const common_json & wanted) {
     eagle_require(!wanted.is_number() || wanted.get<int64_t>() <= EAGLE_MAX_PROMPT_ALTERNATIVES,
                   "with 'echo', 'logprobs' is at most " + std::to_string(EAGLE_MAX_PROMPT_ALTERNATIVES));
     eagle_require(!eagle_has(body, "post_sampling_probs") || body.at("post_sampling_probs") == false,
@@ -581,11 +582,17 @@ inline eagle_api eagle_require_supported(const common_json & body, eagle_api api
             !eagle_has(body, "response_format") || eagle_text_at(body.at("response_format"), "type") == "text";
         eagle_require(is_text, "'response_format' is for chats: use 'json_schema' or 'grammar'");
     }
+    if (eagle_has(body, "n_prompt_probs")) {
+        const common_json & wanted = body.at("n_prompt_probs");
+        eagle_require(wanted.is_number_integer() && wanted.get<int64_t>() >= 0,
+                      "'n_prompt_probs' is a number of alternatives, at least 0");
+        eagle_require_prompt_probs(body, wanted);
+    }
     if (!eagle_has(body, "echo") || body.at("echo") == false) {
         return api;
     }
     if (api == eagle_api::completion && eagle_has(body, "logprobs") && body.at("logprobs") != false) {
-        eagle_require_prompt_probs(body);
+        eagle_require_prompt_probs(body, body.at("logprobs"));
     }
     eagle_require(api != eagle_api::own, "this API does not echo prompts: leave out 'echo', or use /v1/completions");
     eagle_require(api != eagle_api::chat || eagle_has(body, "continue_final_message"),
