@@ -83,6 +83,7 @@ def _read(body: Body, served: Any) -> ChatRequest:
         echoes=body.get("echo", False),
         adds_generation_prompt=body.get("add_generation_prompt", True) and not continued,
         settings=_read_settings(body, served),
+        n_alternatives=body.get("top_logprobs", 0) if body.get("logprobs") else None,
         model=body["model"] if isinstance(body.get("model"), str) else "",
         has_stream=body.get("stream", False),
         has_usage=bool(body.get("stream_options", {}).get("include_usage")),

@@ -19,8 +19,9 @@ class ChatRequest:
     reasoning_format: as in llama-server's API. continued: what of the last message, an answer, the model continues:
     "content", "reasoning_content" or "" (nothing). echoes: the answer begins with what is continued. settings: the keys
     of the child's raw `/completion` that the request sets: `stop`, a list, `n_predict` and its aliases, `n_cmpl`,
-    `n_probs`, `reasoning_budget_tokens`, samplers and others. model: as the request names it. has_stream: events
-    instead of one answer. has_usage: the stream ends with the usage. has_functions: calls have OpenAI's older form.
+    `n_probs`, `reasoning_budget_tokens`, samplers and others. n_alternatives: log-probabilities of each token, of which
+    the child computes at least one. model: as the request names it. has_stream: events instead of one answer.
+    has_usage: the stream ends with the usage. has_functions: calls have OpenAI's older form.
     """
 
     messages: list[dict[str, Any]]
@@ -39,6 +40,7 @@ class ChatRequest:
     echoes: bool = False
     adds_generation_prompt: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
+    n_alternatives: int | None = None
     model: str = ""
     has_stream: bool = False
     has_usage: bool = False

@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING, Any
 from llama_eagle.errors import EagleError
 from llama_eagle.serving import slots
 from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.bodies import read_chat
 from llama_eagle.serving.chat_request import ChatRequest
+from llama_eagle.serving.ids import new_id
+from llama_eagle.serving.named_templates import apply_named
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 from llama_eagle.serving.served import Served, served
 from llama_eagle.serving.slots import Step, Steps
-from llama_eagle.sessions.chat import Reply
-from llama_eagle.sessions.chats.messages import render_chat
+from llama_eagle.sessions.chat import Reply, schema_grammar
+from llama_eagle.sessions.chats.calls import is_json
+from llama_eagle.sessions.chats.messages import render_chat, text_of
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front
 
 LONG_REPLY = 2000  # tokens, from which an answer is parsed in a thread
-PROMPT_END = 200  # characters of a prompt that tell whether the answer begins with thoughts
+PROMPT_END = 200  # characters of a prompt that show whether the answer begins with thoughts
 Body = Mapping[str, Any]
 
 
@@ -34,55 +38,82 @@ async def open_chat(front: Front, body: Body) -> Answer:
     Raises `Refusal` for a request that is wrong or too long.
     """
     model = await served(front)
-    request, prepared = await asyncio.to_thread(prepare, model, body)
-    steps = await slots.start(front, prepared.raw)
-    return Answer(model, request, prepared, steps)
+    chat = await asyncio.to_thread(prepare, model, body)
+    return Answer(model, chat, await slots.start(front, chat.raw))
+
+
+async def prompt(front: Front, body: Body) -> str:
+    """Return the prompt of a chat. Raises `Refusal`."""
+    return (await asyncio.to_thread(prepare, await served(front), body)).prompt
+
+
+async def count_tokens(front: Front, body: Body) -> int:
+    """Return the number of tokens of a chat's prompt. Raises `Refusal`."""
+    chat = await asyncio.to_thread(prepare, await served(front), body)
+    if chat.request.media:  # the child counts the tokens of media when it evaluates them, and keeps them
+        raw = {"prompt": chat.raw["prompt"], "n_predict": 0}
+        return int((await slots.ask_json(front, "POST", slots.PATH, raw))["tokens_evaluated"])
+    found = await slots.ask_json(front, "POST", "/tokenize", {"content": chat.prompt, "add_special": True})
+    return len(found["tokens"])
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A chat for the child. raw: its request. replies: the parsers of the choices."""
+class Chat:
+    """A chat for the child. raw: its request. replies: the parsers of the choices; empty if answers are text alone."""
 
+    request: ChatRequest
     prompt: str
     raw: dict[str, Any]
     replies: list[Reply]
 
 
-def prepare(model: Served, body: Body) -> tuple[ChatRequest, Prepared]:
-    """Return a request and its prompt. Raises `Refusal`."""
+def prepare(model: Served, body: Body) -> Chat:
+    """Return a chat, whose template is rendered in another process. Raises `Refusal`."""
+    request = read_chat(body, model)
     try:
-        request = read_chat(model, body)
-        return request, _prepared(model, request)
+        return _plain_chat(model, request) if not model.chats.has_jinja else _chat(model, request)
     except EagleError as error:
         raise Refusal(400, str(error)) from None
 
 
-def _prepared(model: Served, request: ChatRequest) -> Prepared:
-    prompt = prompt_of(model, request)
+def _chat(model: Served, request: ChatRequest) -> Chat:
     template = model.template_for(has_tools=bool(request.tools))
+    variables = _variables(model, request)
+    text = ""
+    if not request.continued:
+        text = render_chat(template, variables, model.name)
     given = {
         "template": template, "bos": model.bos, "eos": model.eos, "messages": request.messages,
-        "tools": request.tools, "tool_choice": request.tool_choice, "chat_template_kwargs": request.variables,
+        "tools": [tool for tool in request.tools if tool["function"]["name"] not in request.withdrawn_tools],
+        "tool_choice": request.tool_choice, "parallel_tool_calls": request.parallel_calls,
+        "json_schema": request.schema, "chat_template_kwargs": request.variables,
+        "reasoning_format": request.reasoning_format, "enable_thinking": request.thinks is not False,
+        "continue_final_message": request.continued or None, "echo": request.echoes or None,
+        "force_pure_content": not model.chats.is_parsed, "prompt_end": text[-PROMPT_END:] or None,
+        "streams_calls": True,
     }  # fmt: skip
-    replies = [Reply(**given) for _ in range(request.settings.get("n_cmpl", 1))]
-    for reply in replies:
-        reply.follow(prompt[-PROMPT_END:])
-    settings = request.settings
-    raw = {
-        **settings,
-        "prompt": {"prompt_string": prompt, "multimodal_data": request.media} if request.media else prompt,
-        "stop": [*settings.get("stop", ()), *replies[0].stops],
-        "preserved_tokens": replies[0].preserved_tokens,
-        "stream": request.has_stream,
-    }
-    return Prepared(prompt, raw, replies)
+    replies = [Reply(**given) for _ in range(request.settings["n_cmpl"])]
+    if request.continued:
+        before = {**variables, "messages": request.messages[:-1], "add_generation_prompt": False}
+        text = render_chat(template, before, model.name) + replies[0].generation_prompt
+    text = text.removeprefix(model.bos) if model.adds_bos else text
+    rules = {"grammar": request.grammar, **replies[0].settings, "stop": [*request.settings["stop"], *replies[0].stops]}
+    return Chat(request, text, _raw(request, text, rules), replies)
 
 
-def prompt_of(model: Served, request: ChatRequest) -> str:
-    """Return the prompt without the token that the tokenizer adds. Raises the errors of `render_chat`."""
-    template = model.template_for(has_tools=bool(request.tools))
+def _plain_chat(model: Served, request: ChatRequest) -> Chat:
+    """Return a chat with one of llama.cpp's own templates, which read texts alone (--no-jinja)."""
+    texts = [(str(message["role"]), text_of(message.get("content"))) for message in request.messages]
+    text = apply_named(model.template, texts, adds_generation_prompt=request.adds_generation_prompt)
+    grammar = request.grammar if request.schema is None else schema_grammar(json.dumps(request.schema))[0]
+    return Chat(request, text, _raw(request, text, {"grammar": grammar}), [])
+
+
+def _variables(model: Served, request: ChatRequest) -> dict[str, Any]:
+    """Return the variables of the template."""
+    tools = [tool for tool in request.tools if tool["function"]["name"] not in request.late_tools]
     now = time.localtime()
-    variables = {
+    found = {
         "bos_token": model.bos,
         "eos_token": model.eos,
         "enable_thinking": request.thinks is not False,
@@ -90,11 +121,29 @@ def prompt_of(model: Served, request: ChatRequest) -> str:
         "datetime": time.strftime("%b %d %Y", now),
         **request.variables,
         "messages": request.messages,
-        "tools": request.tools or None,
+        "tools": tools or None,
         "add_generation_prompt": request.adds_generation_prompt,
     }
-    prompt = render_chat(template, variables, model.name)
-    return prompt.removeprefix(model.bos) if model.adds_bos else prompt
+    if isinstance(preserves := found.get("preserve_reasoning"), bool):  # as templates name it
+        found |= {"preserve_thinking": preserves}
+        found |= dict.fromkeys(("clear_thinking", "truncate_history_thinking", "drop_thinking"), not preserves)
+    if effort := found.get("reasoning_effort"):
+        found["reasoning_strength"] = effort
+    return found
+
+
+def _raw(request: ChatRequest, text: str, rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the child's request. It streams, because the tokens of the reasoning are counted."""
+    found = {
+        **request.settings,
+        **rules,
+        "prompt": {"prompt_string": text, "multimodal_data": request.media} if request.media else text,
+        "stream": True,
+        "return_progress": request.has_stream,  # the first sign reports how much of the prompt is known
+    }
+    if request.settings.get("verbose"):
+        found["response_fields"] = []
+    return found
 
 
 class Answer:
@@ -103,25 +152,26 @@ class Answer:
     The caller closes it (`aclose`); the child then stops. A `Refusal` behind the first piece ends a stream.
     """
 
-    def __init__(self, model: Served, request: ChatRequest, prepared: Prepared, steps: Steps) -> None:
+    def __init__(self, model: Served, chat: Chat, steps: Steps) -> None:
         self.model = model
-        self.request = request
-        self.prompt = prepared.prompt
+        self.request = chat.request
         self._steps = steps
-        self._choices = [_Choice(reply) for reply in prepared.replies]
+        replies: list[Any] = chat.replies or [None] * chat.request.settings["n_cmpl"]
+        self._choices = [_Choice(chat.request, reply) for reply in replies]
         self._waiting: deque[Piece] = deque()
 
     async def read(self) -> list[Piece] | None:
         """Return the pieces that have arrived; None at the end. An empty list is a sign of life of the child."""
-        steps = await self._steps.read()
-        if steps is None:
-            return None
-        if any(step.n_tokens > LONG_REPLY for step in steps):
-            return await asyncio.to_thread(self._pieces, steps)
-        return self._pieces(steps)
+        while steps := await self._steps.read():
+            is_long = any(step.n_tokens > LONG_REPLY for step in steps)
+            pieces = await asyncio.to_thread(self._pieces, steps) if is_long else self._pieces(steps)
+            if pieces:
+                return pieces
+        return None if steps is None else []
 
     def _pieces(self, steps: list[Step]) -> list[Piece]:
-        return [self._choices[step.choice].piece(step) for step in steps]
+        found = (self._choices[step.choice].piece(step) for step in steps)
+        return [piece for piece in found if piece is not None]
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return self
@@ -141,73 +191,106 @@ class Answer:
 class _Choice:
     """One choice of an answer. ends: length of its text after each token."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, request: ChatRequest, reply: Reply | None) -> None:
+        self._request = request
         self._reply = reply
         self._text = ""
         self._reasoning = ""
         self._ends: list[int] = []
         self._n_cached = 0
-        self._n_calls = 0
+        self._calls: list[str] = []  # arguments so far
 
-    def piece(self, step: Step) -> Piece:
-        """Return what a step adds."""
+    def piece(self, step: Step) -> Piece | None:
+        """Return what a step adds; None for the progress of a prompt that the request does not ask for."""
         if step.n_cached is not None:
             self._n_cached = step.n_cached
         if step.progress is not None:
-            return self._piece(step, {})
+            return self._piece(step, {}) if self._request.settings.get("return_progress") else None
         self._text += step.text
         self._ends += [len(self._text)] * (step.n_tokens - len(self._ends))
-        delta = self._reply.add(step.text, is_last=step.is_last) if step.text or step.is_last else {}
+        delta = self._parsed(step) if step.text or step.is_last else {}
         self._reasoning += delta.get("reasoning_content", "")
         return self._piece(step, delta)
 
+    def _parsed(self, step: Step) -> dict[str, Any]:
+        if self._reply is None:
+            return {"content": step.text}
+        return self._reply.add(step.text, is_last=step.is_last)
+
     def _piece(self, step: Step, delta: dict[str, Any]) -> Piece:
+        calls = tuple(map(self._call, delta.get("tool_calls", ())))
         return Piece(
             choice=step.choice,
             reasoning=delta.get("reasoning_content", ""),
             content=delta.get("content", ""),
-            calls=tuple(self._calls(delta)),
-            logprobs=step.probabilities,
+            calls=calls,
+            logprobs=step.probabilities and self._scores(step.probabilities),
             n_prompt=step.n_prompt,
             n_cached=self._n_cached,
             progress=step.progress,
             timings=step.timings,
             end=self._end(step) if step.is_last else None,
+            raw=step.event if self._request.settings.get("verbose") else None,
         )
 
-    def _calls(self, delta: dict[str, Any]) -> list[CallPiece]:
-        found = []
-        for call in delta.get("tool_calls", ()):
-            found.append(CallPiece(self._n_calls, call["arguments"], f"call_{self._n_calls}", call["name"]))
-            self._n_calls += 1
-        return found
+    def _call(self, piece: dict[str, Any]) -> CallPiece:
+        index, arguments = piece["index"], piece.get("arguments", "")
+        if is_new := index == len(self._calls):
+            self._calls.append("")
+        self._calls[index] += arguments
+        call_id = (piece.get("id") or new_id("call_")) if is_new else ""
+        return CallPiece(index, arguments, call_id, piece.get("name", "") if is_new else "")
+
+    def _scores(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the entries of log-probabilities with as many alternatives as the request asks for."""
+        n = self._request.n_alternatives
+        kept = ("top_logprobs", "top_probs")
+        return [{key: each[:n] if key in kept else each for key, each in entry.items()} for entry in entries]
 
     def _end(self, step: Step) -> End:
-        reason = "length" if step.stop == "limit" else "tool_calls" if self._n_calls else "stop"
+        has_calls = bool(self._calls) and all(map(is_json, self._calls))
+        reason = "length" if step.stop == "limit" else "tool_calls" if has_calls else "stop"
         n_reasoning = count_reasoning(self._text, self._reasoning, self._ends)
         return End(reason, step.stop_text or None, step.n_tokens, n_reasoning, step.timings or {})
 
 
 def count_reasoning(text: str, reasoning: str, ends: list[int]) -> int:
-    """Return the number of tokens of `reasoning`. ends: length of the answer's text after each token."""
-    begin = text.find(reasoning) if reasoning else -1
-    if begin < 0:
-        return 0
-    end = begin + len(reasoning)
-    begins = [0, *ends[:-1]]
-    return sum(first < end and last > begin for first, last in zip(begins, ends, strict=True))
+    """Return the number of tokens of `reasoning`, which may have several parts in `text` with markup between them.
+
+    ends: length of the text after each token.
+    """
+    spans = list(zip([0, *ends], ends, strict=False))
+    n = at = token = 0
+    while reasoning:
+        begin, size = _longest_beginning(text, reasoning, at)
+        reasoning = reasoning[max(1, size) :]  # a character that is not in the text was added by the parser
+        if not size:
+            continue
+        at = begin + size
+        while token < len(spans) and spans[token][1] <= begin:
+            token += 1
+        while token < len(spans) and spans[token][0] < at:
+            n += _is_within(text, spans[token], begin, at)
+            token += 1
+    return n
 
 
-def read_chat(model: Served, body: Body) -> ChatRequest:
-    """Return a checked request. (Until the reader of bodies is there.)"""
-    settings = {key: value for key, value in body.items() if value is not None and key not in ("messages", "model")}
-    stop = settings.get("stop", [])
-    settings["stop"] = [stop] if isinstance(stop, str) else stop
-    settings["n_cmpl"] = settings.pop("n", settings.get("n_cmpl", 1))
-    return ChatRequest(
-        messages=json.loads(json.dumps(body.get("messages"))),
-        settings=settings,
-        has_stream=bool(body.get("stream")),
-        has_usage=bool((body.get("stream_options") or {}).get("include_usage")),
-        model=str(body.get("model", "")),
-    )
+def _longest_beginning(text: str, part: str, at: int) -> tuple[int, int]:
+    """Return where the longest beginning of `part` that is in `text` behind `at` begins, and its length."""
+    found, n_least, n_most = -1, 0, min(len(part), len(text) - at)
+    n = n_most  # usually all of it
+    while n_least < n_most:
+        begin = text.find(part[:n], at)
+        if begin < 0:
+            n_most = n - 1
+        else:
+            found, n_least = begin, n
+        n = n_least + (n_most - n_least + 1) // 2
+    return found, n_least
+
+
+def _is_within(text: str, span: tuple[int, int], begin: int, end: int) -> bool:
+    """Return True if a token is within a part of the text, or shares more with it than the space before a tag."""
+    first, last = span
+    shared = text[max(first, begin) : min(last, end)]
+    return (begin <= first and last <= end) or bool(shared.strip(" \t\r\n"))

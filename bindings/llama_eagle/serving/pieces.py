@@ -38,7 +38,8 @@ class Piece:
     choice: the choice's number, from 0. reasoning, content, calls: what is new. logprobs: the entries of these tokens
     in the form of OpenAI's `logprobs.content`, if the request asks for them. n_prompt: tokens of the prompt, n_cached
     of them from earlier requests. progress: of the prompt, before the first token, if the request asks for it. end: set
-    in the last piece of the choice. timings: the child's so far, if the request asks for timings per token.
+    in the last piece of the choice. timings: the child's so far, if the request asks for timings per token. raw: the
+    child's object, if the request is verbose.
     """
 
     choice: int = 0
@@ -51,3 +52,4 @@ class Piece:
     progress: dict[str, Any] | None = None
     timings: dict[str, Any] | None = None
     end: End | None = None
+    raw: dict[str, Any] | None = None

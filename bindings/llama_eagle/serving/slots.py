@@ -69,11 +69,13 @@ class Steps:
             self._has_ended = True
             found = json.loads(await self._answer.read())
             return [_step(event) for event in (found if isinstance(found, list) else [found])]
-        part = await self._answer.part()
-        if not part:
-            self._has_ended = True
-            return None
-        *events, self._rest = (self._rest + part).split(b"\n\n")
+        events: list[bytes] = []
+        while not events:
+            part = await self._answer.part()
+            if not part:
+                self._has_ended = True
+                return None
+            *events, self._rest = (self._rest + part).split(b"\n\n")
         return [_step(json.loads(event[6:])) for event in events if event.startswith(b"data: {")]
 
     def close(self) -> None:
