@@ -507,3 +507,44 @@ def test_a_tool_without_parameters_is_shown(function: dict[str, Any]) -> None:
     tool = {"type": "function", "function": {"name": "tool1", **function}}
     for name in ("ByteDance-Seed-OSS", "CohereForAI-c4ai-command-r-plus-tool_use", "muse-glimmer"):
         assert "tool1" in prompt(named(name), [USER], tools=[tool])
+
+
+HIDING_CALLS = ("LFM2-8B-A1B", "LFM2.5-Instruct", "ibm-granite-granite-3.3-2B-Instruct")  # templates with tools
+
+
+@pytest.mark.filterwarnings("ignore:the chat template fails")
+@pytest.mark.parametrize("tools", [None, [TOOL]])
+def test_every_template_shows_a_conversation_with_a_call(tools: Any) -> None:
+    """Also those that transformers refuses: they append to lists, or iterate over no tools."""
+    call = CALL | {"function": {"name": "tool1", "arguments": '{"arg": "12345"}'}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "name": "tool1", "content": "RESULT", "tool_call_id": "call00001"}
+    messages = [{"role": "system", "content": "RULES"}, USER, called, result, ANSWER, USER]
+    paths = sorted((source_folder() / "models/templates").glob("*.jinja"))
+    assert len(paths) > 60
+    for path in paths:
+        found = prompt(path.read_text(), messages, tools=tools, datetime="now")
+        texts = ["RULES", "QUESTION", *(["12345"] if path.stem not in HIDING_CALLS else []), "RESULT", "ANSWER"]
+        assert [text for text in texts if text not in found] == [], path.name
+
+
+def test_results_for_deepseek_v4_are_in_the_order_of_the_calls() -> None:
+    calls = [CALL | {"id": name} for name in ("a", "b")]
+    results = [{"role": "tool", "content": f"OF_{name}", "tool_call_id": name} for name in ("b", "a")]
+    messages = [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    for name, order in (("deepseek-ai-DeepSeek-V4", ["OF_a", "OF_b"]), ("deepseek-ai-DeepSeek-V3.2", ["OF_b", "OF_a"])):
+        assert re.findall("OF_[ab]", prompt(named(name), messages, tools=[TOOL])) == order
+
+
+def test_texts_for_stepfun_have_no_spaces_around_them() -> None:
+    answer = {"role": "assistant", "content": "\n ANSWER\n", "reasoning_content": " WHY "}
+    spaced = [{"role": "user", "content": " QUESTION\n"}, answer]
+    plain = [USER, {"role": "assistant", "content": "ANSWER", "reasoning_content": "WHY"}]
+    assert prompt(named("StepFun3.5-Flash"), spaced) == prompt(named("StepFun3.5-Flash"), plain)
+
+
+def test_firefunction_gets_tools_as_text() -> None:
+    template = named("fireworks-ai-llama-3-firefunction-v2")
+    functions = json.dumps([TOOL["function"]], indent=4)  # as its model card has it
+    assert f"as JSON spec:\n{functions}" in prompt(template, [USER], tools=[TOOL], datetime="now")
+    assert prompt(template, [USER], datetime="now").count("tool1") == 0

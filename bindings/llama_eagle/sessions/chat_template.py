@@ -22,6 +22,7 @@ from llama_eagle.native.child import environment
 MAX_SECONDS = 10.0
 MAX_CHARACTERS = 1 << 24  # in a prompt
 MAX_MIB = 1024  # memory of the process
+READS_FUNCTIONS = "functools["  # in templates of Firefunction, which read tools as a text `functions`
 
 WORKER = Path(__file__).with_name("template_worker.py")
 
@@ -32,6 +33,9 @@ def render(template: str, variables: Mapping[str, Any], where: object) -> str:
     Raises `InputError` for an invalid template, or one that refuses these messages or exceeds the limits. Raises
     `UsageError` for variables that JSON cannot represent.
     """
+    if READS_FUNCTIONS in template:
+        functions = [tool["function"] for tool in variables.get("tools") or ()]
+        variables = {"functions": json.dumps(functions, indent=4) if functions else "", **variables}
     try:
         request = json.dumps({"template": template, "variables": dict(variables)}, default=_plain).encode()
     except (TypeError, ValueError) as error:

@@ -10,11 +10,12 @@ import json
 import sys
 from datetime import datetime
 from functools import lru_cache
+from types import GeneratorType
 from typing import Any
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 
 MIB = 1 << 20
 
@@ -30,6 +31,7 @@ class Generation(Extension):
 
 
 def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    value = list(value) if isinstance(value, GeneratorType) else value  # of the filter `map`
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
@@ -40,18 +42,27 @@ def refuse(message: object) -> None:
 
 @lru_cache(maxsize=8)
 def compiled(template: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
+    # Templates for llama.cpp append to lists, which transformers refuses. The lists are this process's own.
+    environment = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(template)
 
 
+def rendered(template: jinja2.Template, variables: dict[str, Any]) -> str:
+    """Return the text. Without tools, `tools` is None, or undefined for a template that iterates over it."""
+    try:
+        return template.render(**variables)
+    except TypeError:
+        if variables.get("tools", ()) is not None:
+            raise
+    return template.render(**{name: value for name, value in variables.items() if name != "tools"})
+
+
 def answer(request: dict[str, Any], n_characters: int) -> dict[str, str]:
     try:
-        prompt = compiled(request["template"]).render(**request["variables"])
+        prompt = rendered(compiled(request["template"]), request["variables"])
     except MemoryError:
         return {"error": "it takes too much memory"}
     except RecursionError:

@@ -216,7 +216,8 @@ def _called(arguments: Any, content: str | None, call_id: str = CALL_ID) -> list
 
 def _rendered(template: str, messages: list[Message], **more: Any) -> str:
     """Return the prompt; "" if the template refuses the messages."""
-    variables: Mapping[str, Any] = {"bos_token": "", "eos_token": "", "add_generation_prompt": True, "tools": None}
+    tokens = {"bos_token": "", "eos_token": ""}
+    variables: Mapping[str, Any] = {**tokens, "add_generation_prompt": True, "tools": None, "datetime": ""}
     try:
         return render(template, {**variables, "messages": messages, **more}, "a test")
     except InputError:

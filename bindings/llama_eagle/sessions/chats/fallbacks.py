@@ -5,6 +5,7 @@ The same rules in C++: `eagle_apply_effort` and `eagle_apply_schemas` (native/sr
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -59,49 +60,56 @@ def _render_tools(template: str, variables: Variables, where: object) -> str:
     try:
         return render(template, variables, where)
     except InputError:
-        plain = [_plain_tool(tool) for tool in variables.get("tools") or ()]
-        if not plain:
-            raise
-        try:
-            prompt = render(template, {**variables, "tools": plain}, where)
-        except InputError:
-            prompt = ""
-        if not prompt:
+        for has_all_keys in (False, True) if variables.get("tools") else ():
+            plain = [_plain_tool(tool, has_all_keys=has_all_keys) for tool in variables["tools"]]
+            with contextlib.suppress(InputError):
+                if prompt := render(template, {**variables, "tools": plain}, where):
+                    break
+        else:
             raise
     warnings.warn("the chat template fails for a tool's schema: the model sees a plain form of it.", stacklevel=2)
     return prompt
 
 
-def _plain_tool(tool: Any) -> Any:
+def _plain_tool(tool: Any, *, has_all_keys: bool) -> Any:
     """Return a tool with a description, and with a plain schema of its parameters."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping):
         return tool
-    parameters = {"type": "object", "properties": {}, "required": []} | plain_schema(function.get("parameters"))
+    parameters = {"type": "object", "properties": {}, "required": []} | plain_schema(
+        function.get("parameters"), has_all_keys=has_all_keys
+    )
     described = {**function, "description": function.get("description") or "", "parameters": parameters}
     return {**tool, "function": described}
 
 
-def plain_schema(schema: Any, n_levels: int = MAX_LEVELS) -> dict[str, Any]:
+def plain_schema(schema: Any, n_levels: int = MAX_LEVELS, *, has_all_keys: bool) -> dict[str, Any]:
     """Return a schema with one type, and with the keys that templates read in their usual form.
 
-    Jinja2 fails for some uses of missing keys, which llama.cpp's interpreter prints as "".
+    has_all_keys: also those that the schema lacks. Jinja2 fails for some uses of them, which llama.cpp's interpreter
+    prints as "".
     """
     if not isinstance(schema, Mapping) or n_levels == 0:
         schema = {}
+
+    def plain_form(of: Any) -> dict[str, Any]:
+        return plain_schema(of, n_levels - 1, has_all_keys=has_all_keys)
+
     kind, properties, required = _first_type(schema), schema.get("properties"), schema.get("required")
     description = schema.get("description")
     plain: dict[str, Any] = {"type": kind} if kind else {}
-    plain["description"] = description if isinstance(description, str) else ""
+    if isinstance(description, str) or has_all_keys:
+        plain["description"] = description if isinstance(description, str) else ""
     if isinstance(schema.get("enum"), list) and schema["enum"]:
         plain["enum"] = schema["enum"]
     if kind == "object" or "properties" in schema:
         given = properties.items() if isinstance(properties, Mapping) else ()
-        plain["properties"] = {name: plain_schema(value, n_levels - 1) for name, value in given}
+        plain["properties"] = {name: plain_form(value) for name, value in given}
         plain["required"] = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-        plain["additionalProperties"] = plain_schema(schema.get("additionalProperties"), n_levels - 1)
+        if has_all_keys:
+            plain["additionalProperties"] = plain_form(schema.get("additionalProperties"))
     if kind == "array":
-        plain["items"] = plain_schema(schema.get("items"), n_levels - 1)
+        plain["items"] = plain_form(schema.get("items"))
     return plain
 
 

@@ -26,6 +26,8 @@ MEDIA = {"input_audio": "sound", "audio_url": "sound", "input_video": "video", "
 TEXTS = ("text", "refusal", "input_text", "output_text")  # of Chat Completions and of Responses
 SYSTEMS = ("system", "developer")
 OWN_DEVELOPER = "<|channel|>"  # in templates of gpt-oss, which have a developer role
+# In StepFun's template. Spaces around texts make the model repeat its thoughts (llama.cpp's issue 24181).
+HAS_TRIMMED_TEXTS = "You have access to the following functions in JSONSchema format"
 
 
 def render_chat(template: str, variables: Mapping[str, Any], where: object) -> str:
@@ -45,6 +47,8 @@ def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
     if OWN_DEVELOPER not in template:
         found = [_as_system(message) for message in found]
     found = [_with_joined_texts(template, message) for message in found]
+    if HAS_TRIMMED_TEXTS in template:
+        found = [_trimmed(message) for message in found]
     found = _with_systems(template, found)
     if any(map(has_calls, found)) and not abilities.shows_calls(template):
         found = calls_as_texts(found, text_of)
@@ -170,6 +174,16 @@ def _read_part(part: Any, where: str) -> Message:
     return {"type": "text", "text": text}
 
 
+def _trimmed(message: Message) -> Message:
+    """Return a message without spaces around its texts."""
+    content = message["content"]
+    trimmed = content.strip() if isinstance(content, str) else content
+    if isinstance(content, list):
+        trimmed = [part | {"text": part["text"].strip()} for part in content]
+    reasoning = message.get("reasoning_content")
+    return message | {"content": trimmed} | ({"reasoning_content": reasoning.strip()} if reasoning else {})
+
+
 def _as_system(message: Message) -> Message:
     return message | {"role": "system"} if message["role"] == "developer" else message
 
@@ -220,11 +234,11 @@ def _into_next(messages: list[Message]) -> list[Message]:
 
 def _content(template: str, message: Message) -> str | list[Message] | None:
     content, role = message["content"], message["role"]
-    if content in ("", []):
-        is_answer = role == "assistant" and not message.get("tool_calls")
-        return [{"type": "text", "text": ""}] if is_answer and abilities.refuses_empty_answers(template) else ""
-    if content is None:
+    if not content and (content is None or message.get("tool_calls")):  # "" next to calls would hide them from some
         return None if abilities.form_of_calls(template).has_null_content else ""
+    if not content:
+        refuses = role == "assistant" and abilities.refuses_empty_answers(template)
+        return [{"type": "text", "text": ""}] if refuses else ""
     if isinstance(content, str):
         is_read = abilities.takes_text(template, role) or not abilities.takes_parts(template, role)
         return content if is_read else [{"type": "text", "text": content}]

@@ -1,7 +1,8 @@
-"""Results of calls for templates of Gemma 4, as llama.cpp's server shows them (common/parsers/gemma4.cpp).
+"""Results of calls as llama.cpp's server shows them (common/parsers/gemma4.cpp and deepseek.cpp).
 
-Older templates read results in the call's message, under `tool_responses`. They print others as turns of their own, a
-form that the model does not know. Newer ones begin no turn of the model after the result of an answer with text.
+Older templates of Gemma 4 read results in the call's message, under `tool_responses`. They print others as turns of
+their own, a form that the model does not know. Newer ones begin no turn of the model after the result of an answer with
+text. DeepSeek V4 reads results without ids, in the order of the calls.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from llama_eagle.sessions.chats.calls import read_json
 Message = dict[str, Any]
 OF_GEMMA_4 = "'<|tool_call>call:'"  # in all of its templates
 OF_NEWER = "{#- OpenAI Chat Completions:"  # in templates that read messages with the role "tool"
+OF_DEEPSEEK = ("dsml_token", "DSML", "tool_calls")  # in its templates
+OF_V3 = "function_calls"  # in those of DeepSeek V3.2 alone
 END, TURN = "<turn|>\n", "<|turn>model\n"
 
 
 def with_responses(template: str, messages: Sequence[Message]) -> list[Message]:
     """Return messages with results in the calls' messages, if the template is an older one of Gemma 4.
 
-    The answer that follows the results joins them: it is the end of the same turn.
+    The answer that follows the results joins them: it is the end of the same turn. Results for DeepSeek V4 are sorted.
     """
+    if is_deepseek_v4(template):
+        return _sorted(messages)
     if OF_GEMMA_4 not in template or OF_NEWER in template:
         return list(messages)
     found: list[Message] = []
@@ -39,6 +44,10 @@ def with_responses(template: str, messages: Sequence[Message]) -> list[Message]:
         else:
             found.append(message)
     return found
+
+
+def is_deepseek_v4(template: str) -> bool:
+    return all(sign in template for sign in OF_DEEPSEEK) and OF_V3 not in template
 
 
 def with_turn(template: str, prompt: str) -> str:
