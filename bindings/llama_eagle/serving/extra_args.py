@@ -14,7 +14,7 @@ from pathlib import Path
 from llama_eagle.errors import UsageError
 from llama_eagle.files import decoded
 from llama_eagle.gguf.header import Header
-from llama_eagle.gguf.pairing import require_scores
+from llama_eagle.gguf.pairing import RANK, require_scores
 from llama_eagle.gguf.validate.adapters import require_adapter, require_control_vector
 from llama_eagle.gguf.validate.overrides import Override, with_overrides
 
@@ -183,6 +183,17 @@ def ranks(extra: Sequence[str]) -> bool:
     """Return True if the arguments request scores of a reranking model."""
     pooling = [*_values(extra, "--pooling")]
     return any(normalized(argument) in ("--rerank", "--reranking") for argument in extra) or pooling[-1:] == ["rank"]
+
+
+def has_scores(extra: Sequence[str], target: Header) -> bool:
+    """Return True if the server's vectors hold scores of a reranking model: by the last argument, or by the model."""
+    found = "rank" if target.arch_key("pooling_type", 0) == RANK else ""
+    for argument, value in zip_longest(extra, extra[1:], fillvalue=""):
+        if normalized(argument) in ("--rerank", "--reranking"):
+            found = "rank"
+        elif normalized(argument) == "--pooling":
+            found = value
+    return found == "rank"
 
 
 def _values(extra: Sequence[str], name: str) -> Iterator[str]:

@@ -33,6 +33,18 @@ def require_unused(body: Body, keys: Iterable[str]) -> None:
         require(is_idle, f"this server does not support '{key}': leave it out")
 
 
+def require_tokens(value: Any, n_vocab: int) -> None:
+    """Refuse integers that are no token ids. They may be in lists, and in the text of a prompt with media."""
+    if isinstance(value, Mapping):
+        require_tokens(value.get("prompt_string"), n_vocab)
+    elif isinstance(value, list):
+        for part in value:
+            require_tokens(part, n_vocab)
+    elif isinstance(value, int) and not isinstance(value, bool) and not 0 <= value < n_vocab:
+        ids = f"its {n_vocab} tokens have the ids 0 to {n_vocab - 1}"
+        raise Refusal(400, f"{value} is no token id of this model: {ids}")
+
+
 def require_types(body: Body) -> None:
     """Refuse settings of a wrong type, which the child would replace by their defaults. Nulls have been removed."""
     for key in SWITCHES:

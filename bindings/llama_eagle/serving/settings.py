@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llama_eagle.serving.access import Access
 from llama_eagle.serving.child import Child
-from llama_eagle.serving.extra_args import normalized
+from llama_eagle.serving.extra_args import has_scores, normalized
 from llama_eagle.serving.options import Checked, is_for_this_machine
 from llama_eagle.serving.served import ChatSettings, chat_settings
 
@@ -25,7 +25,7 @@ class FrontSettings:
     """host, port: where the front listens. access: who may use it. max_body: largest body of a request, in bytes.
 
     prefix: that of all paths. chats: how the child was told to handle them. n_trained: context of the model's training
-    in tokens, 0 if it is unknown.
+    in tokens, 0 if it is unknown. has_scores: the model's vectors are scores of documents.
     """
 
     host: str
@@ -35,6 +35,7 @@ class FrontSettings:
     prefix: str = ""
     chats: ChatSettings = field(default_factory=ChatSettings)
     n_trained: int = 0
+    has_scores: bool = False
 
 
 def front_settings(served: Checked, environment: Mapping[str, str] = os.environ) -> FrontSettings:
@@ -46,7 +47,7 @@ def front_settings(served: Checked, environment: Mapping[str, str] = os.environ)
     chats = chat_settings(options.extra, environment, hides_control=not options.parse_special)
     n_trained = int(served.target.arch_key("context_length", 0))
     settings = FrontSettings(options.host, options.port, access, max_body(environment), prefix, chats, n_trained)
-    return for_arguments(settings, options.extra)
+    return for_arguments(replace(settings, has_scores=has_scores(options.extra, served.target)), options.extra)
 
 
 def for_arguments(settings: FrontSettings, extra: Sequence[str]) -> FrontSettings:
