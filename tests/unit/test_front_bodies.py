@@ -235,7 +235,7 @@ def test_a_required_call_without_tools() -> None:
 
 def test_tools_are_completed() -> None:
     (tool,) = read(tools=[{"function": {"name": "f", "description": None, "parameters": None}}]).tools
-    assert tool == {"type": "function", "function": {"name": "f"}}
+    assert tool == {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
     with pytest.warns(UserWarning, match="no schema"):
         assert names(read(tools=[{"function": {"name": "f", "parameters": "object"}}])) == ["f"]
 
@@ -252,7 +252,7 @@ def test_functions_are_tools() -> None:
     function = {"name": "f", "parameters": {"type": "object"}}
     request = read(functions=[function], function_call={"name": "f"})
     assert request.has_functions and request.parallel_calls is False
-    assert (request.tool_choice, request.tools) == ("required", [{"type": "function", "function": function}])
+    assert (request.tool_choice, request.tools) == ("required", read(tools=[{"function": function}]).tools)
     call = {"name": "f", "arguments": '{"city": "Paris"}'}
     turns = (USER, said("assistant", None, function_call=call), said("function", "rain", name="f"))
     expected = (USER, called(call["arguments"]), result("rain") | {"name": "f"})

@@ -169,6 +169,7 @@ def test_ids_for_a_template_that_wants_nine_characters(given: str | None) -> Non
     found = prompt(template, [USER, CALLS[1] | {"tool_calls": calls}, *results], tools=[TOOL])
     of_calls, of_results = (re.findall(rf'"{key}": "([0-9A-Za-z]{{9}})"', found) for key in ("id", "call_id"))
     assert of_calls == of_results and len(set(of_calls)) == 2
+    assert re.search(r'"call_id": "[0-9A-Za-z]{9}"', prompt(template, [USER, results[0]]))
 
 
 def test_ids_that_are_no_text_are_refused() -> None:

@@ -56,8 +56,8 @@ def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
     if any(message.get("tool_calls") for message in found):
         as_text = abilities.form_of_calls(template).has_text_arguments
         found = [_with_arguments(message, as_text=as_text) for message in found]
-        if abilities.wants_nine_characters(template):
-            found = with_short_ids(found)
+    if any(map(has_calls, found)) and abilities.wants_nine_characters(template):
+        found = with_short_ids(found)
     found = [message | {"content": _content(template, message)} for message in found]
     return with_responses(template, [_with_reasoning(template, message) for message in found])
 

@@ -15,7 +15,7 @@ OF_ONE = ("function", "tool", "custom")  # types of a choice that names one tool
 
 
 def read_tools(tools: Any) -> list[Tool]:
-    """Return copies of tools, each {"type": "function", "function": ...} with a name.
+    """Return tools as llama.cpp shows them to templates: functions with a name, a description and parameters.
 
     Raises `UsageError` for other tools, and for a strict one whose schema has no grammar.
     """
@@ -41,10 +41,12 @@ def _read_tool(tool: Any) -> Tool:
         raise UsageError(f"the tool {name!r} has a 'description' that is no text. Correct it.")
     if function.get("strict") is True and "parameters" in function:
         require_grammar(function["parameters"], name)
-    if not isinstance(function.get("parameters", {}), Mapping):
+    parameters = function.get("parameters", {})
+    if not isinstance(parameters, Mapping):
         warnings.warn(f"the parameters of the tool {name!r} are no schema: its arguments are free.", stacklevel=2)
-        del function["parameters"]
-    return {**tool, "type": "function", "function": function}
+        parameters = {}
+    shown = {"name": name, "description": function.get("description", ""), "parameters": parameters}
+    return {"type": "function", "function": shown}
 
 
 def require_grammar(schema: Any, name: str) -> None:
