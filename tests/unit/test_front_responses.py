@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis import response_bodies, response_items, response_tools
+from llama_eagle.serving.apis import response_bodies, response_items, response_tools, responses
 from llama_eagle.serving.apis.response_events import ResponseEvents
 from llama_eagle.serving.apis.response_items import RecentItems
 from llama_eagle.serving.apis.response_tools import Tool
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 from openai.types.responses import Response, ResponseStreamEvent
+from starlette.routing import Router
 
 Body = dict[str, Any]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -311,3 +314,85 @@ def test_the_progress_of_a_prompt() -> None:
     assert [event.get("prompt_progress") for event in found[:3]] == [None, *steps]
     assert [event["type"] for event in found[1:3]] == ["response.in_progress"] * 2
     assert [event.get("timings") for event in found[3:]] == [None, None, {"t": 1}]
+
+
+# --- Routes ----------------------------------------------------------------------------------------------------------
+
+
+class Answered:
+    """An answer to a chat without a model."""
+
+    model = SimpleNamespace(name="tiny", defaults={"temperature": 0.800000011920929, "top_p": 1.0})
+
+    def __init__(self, body: Body, *parts: list[Piece] | Refusal) -> None:
+        self.request = SimpleNamespace(has_stream=body.get("stream", False))
+        self._parts = [*parts]
+
+    async def read(self) -> list[Piece] | None:
+        part = self._parts.pop(0) if self._parts else None
+        if isinstance(part, Refusal):
+            raise part
+        return part
+
+    async def aclose(self) -> None:
+        self._parts = []
+
+
+def post(router: Router, path: str, body: Body) -> bytes:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": json.dumps(body).encode()}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"", "app": None}
+    asyncio.run(router(scope, receive, send))
+    return b"".join(message.get("body", b"") for message in sent)
+
+
+def without_ids(items: list[Body]) -> list[Body]:
+    return [{**item, "id": None} for item in items]
+
+
+@pytest.mark.parametrize("path", ["/p/v1/responses", "/p/responses"])
+def test_routes(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Whole and streamed answers are the same, and their items may be named afterwards."""
+    chats_asked: list[Body] = []
+
+    async def open_chat(_front: Any, body: Body) -> Answered:
+        chats_asked.append(body)
+        return Answered(body, PIECES[:2], [], PIECES[2:])
+
+    async def count_tokens(_front: Any, body: Body) -> int:
+        return len(body["messages"])
+
+    monkeypatch.setattr(responses.chats, "open_chat", open_chat)
+    monkeypatch.setattr(responses.chats, "count_tokens", count_tokens)
+    router = Router(responses.routes("/p"))
+    given = {"input": [USER], "tools": TOOLS}
+    whole = json.loads(post(router, path, given))
+    assert whole["timings"] == {"n": 1} and whole["model"] == "tiny"
+    assert (whole["temperature"], whole["top_p"]) == (0.8, 1)
+    stream = post(router, path, {**given, "stream": True})
+    lines = stream.decode().split("\n")
+    found = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert [line[7:] for line in lines if line.startswith("event: ")] == [event["type"] for event in found]
+    streamed = found[-1]["response"]
+    assert without_ids(streamed["output"]) == without_ids(whole["output"])
+    post(router, path, {"input": [USER, *({"id": item["id"]} for item in whole["output"]), USER]})
+    post(router, path, {"input": [USER, *streamed["output"], USER]})
+    assert chats_asked[-1] == chats_asked[-2] and len(chats_asked[-1]["messages"]) == 3
+    counted = json.loads(post(router, f"{path}/input_tokens", {"input": [USER, USER]}))
+    assert counted == {"object": "response.input_tokens", "input_tokens": 2}
+
+
+def test_a_stream_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def open_chat(_front: Any, body: Body) -> Answered:
+        return Answered(body, PIECES[:1], Refusal(500, "broken"))
+
+    monkeypatch.setattr(responses.chats, "open_chat", open_chat)
+    stream = post(Router(responses.routes()), "/v1/responses", {"input": "a", "stream": True})
+    last = json.loads(stream.split(b"data: ")[-1])
+    assert last["type"] == "response.failed" and last["response"]["error"]["message"] == "broken"

@@ -64,7 +64,7 @@ class Front:
 
         try:
             if self._check(scope, headers):
-                await self._answer(scope, receive, self._readable(headers, send_noted))
+                await self._answer(scope, receive, self._with_headers(scope, headers, send_noted))
             else:
                 await self._forward(scope, receive, send_noted)
         except Gone:
@@ -98,21 +98,21 @@ class Front:
             raise Refusal(400)
         return is_ours
 
-    def _readable(self, headers: Mapping[bytes, bytes], send: Send) -> Send:
-        """Return a `send` that lets pages of allowed origins read our own answers."""
-        origin = self.settings.access.allowed_origin(headers)
+    def _with_headers(self, scope: Scope, headers: Mapping[bytes, bytes], send: Send) -> Send:
+        """Return a `send` for our own answers, which pages of allowed origins may read."""
+        more = [*self.settings.access.allowed_origin(headers), *_kept_open(scope)]
 
-        async def send_with_origin(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), *origin]}
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
-        return send_with_origin
+        return send_with_headers
 
     async def _refuse(self, scope: Scope, headers: Mapping[bytes, bytes], refusal: Refusal, send: Send) -> None:
         body = refusal.body(scope["path"].removeprefix(self.settings.prefix), headers, self.settings.n_trained)
         given = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
-        send = self._readable(headers, send)
+        send = self._with_headers(scope, headers, send)
         await send({"type": "http.response.start", "status": refusal.status, "headers": given})
         await send({"type": "http.response.body", "body": body})
 
@@ -180,13 +180,16 @@ def _close(requested: asyncio.Future[Answer]) -> None:
         requested.result().close()
 
 
+def _kept_open(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Return the header that announces how long a connection stays open."""
+    return [(b"keep-alive", b"timeout=%d" % IDLE_S)] if scope["http_version"] == "1.1" else []
+
+
 async def _pass_on(scope: Scope, answer: Answer, send: Send) -> None:
     kind = answer.header(b"content-type")
     if answer.status >= 400 and (kind.startswith(b"application/json") or answer.header(b"content-length") == b"0"):
         raise await _refused(scope, answer)
-    headers = [pair for pair in answer.headers if pair[0] not in OF_A_CONNECTION]
-    if scope["http_version"] == "1.1":
-        headers.append((b"keep-alive", b"timeout=%d" % IDLE_S))
+    headers = [*(pair for pair in answer.headers if pair[0] not in OF_A_CONNECTION), *_kept_open(scope)]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     while part := await answer.part():
         await send({"type": "http.response.body", "body": part, "more_body": True})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,16 +53,19 @@ class Item:
 class ResponseEvents:
     """Turns the pieces of an answer into events. response: what they have built.
 
-    fields: those that a response repeats. tools: of the request, by the names that the model knows.
+    fields: those that a response repeats. tools: of the request, by the names that the model knows. keep: receives each
+    item that has ended.
     """
 
-    def __init__(self, fields: Body, tools: Mapping[str, Tool], model: str) -> None:
+    def __init__(
+        self, fields: Body, tools: Mapping[str, Tool], model: str, keep: Callable[[Body], object] = bool
+    ) -> None:
         self._id = secrets.token_hex(16)
         self.response: Body = {
             **fields, "id": f"resp_{self._id}", "object": "response", "created_at": int(time.time()), "model": model,
             "status": "in_progress", "output": [], "usage": None,
         }  # fmt: skip
-        self._tools = tools
+        self._tools, self._keep = tools, keep
         self._item: Item | None = None
         self._n_items = self._n_events = 0
 
@@ -156,6 +159,7 @@ class ResponseEvents:
         is_cut = item.call is not None and not is_json(item.text)  # by a stop text
         output = item.output("completed" if is_whole and not is_cut else "incomplete", has_part=True)
         self.response["output"].append(output)
+        self._keep(output)
         yield self._event("response.output_item.done", output_index=item.index, item=output)
 
     def _of_text(self, name: str, item: Item, /, **data: Any) -> Body:

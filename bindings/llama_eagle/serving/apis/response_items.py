@@ -7,14 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.api_errors import COMPACTION, Refusal
 from llama_eagle.serving.apis.fields import Body, bare_id, text_at
 from llama_eagle.serving.apis.response_tools import name_in
 
 MAX_ITEMS = 4096
 MAX_ITEM_BYTES = 16 << 20  # of all items
 TEXTS = ("text", "input_text", "output_text", "refusal")  # clients send earlier answers back unchanged
-COMPACTION = "give this provider another name than OpenAI, then Codex compacts conversations by itself"
 
 
 class RecentItems:
@@ -38,7 +37,8 @@ class RecentItems:
         """Return the item that a reference names, or the item itself. Raises `Refusal`."""
         if not isinstance(item, dict):
             return item
-        is_id_alone = bool(item.get("id")) and not any(item.get(key) for key in ("type", "role", "content"))
+        given = {key for key, value in item.items() if value is not None}
+        is_id_alone = "id" in given and given.isdisjoint(("type", "role", "content"))
         if text_at(item, "type") != "item_reference" and not is_id_alone:
             return item
         name = text_at(item, "id")
