@@ -234,8 +234,7 @@ def _read_settings(body: Body, served: Any) -> Body:
     settings |= {"stop": read_stops(body), "n_cmpl": read_n(body, served.n_slots)}
     budget = body.get("reasoning_budget_tokens", body.get("thinking_budget_tokens", -1))
     settings["reasoning_budget_tokens"] = served.chats.budget if budget == -1 else budget
-    if served.chats.budget_message:
-        settings.setdefault("reasoning_budget_message", served.chats.budget_message)
+    settings.setdefault("reasoning_budget_message", served.chats.budget_message)  # nothing ends thoughts without one
     wanted = body.get("logprobs")
     if isinstance(wanted, bool):
         del settings["logprobs"]
