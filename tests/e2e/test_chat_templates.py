@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +128,16 @@ def test_by_the_command_and_the_class(tmp_path: Path) -> None:
         assert complete(llm, max_tokens=4, temperature=0)["text"] == "defg"
         assert llm.metadata["tokenizer.chat_template"]
         assert llm.chat_format == "chat_template.default"
+
+
+def test_a_closed_worker_ends_what_it_renders_and_what_waits() -> None:
+    endless = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
+    worker, request = chat_template._Worker(), json.dumps({"template": endless, "variables": {}}).encode()
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(worker.request, request) for _ in range(3)]
+        while worker._process is None:
+            time.sleep(0.01)
+        worker.close()
+        errors = [each.result()["error"] for each in waiting]
+    assert errors.count("this program ends") == 2
+    assert worker.request(request) == {"error": "this program ends"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 import sys
 import threading
@@ -27,9 +28,11 @@ from llama_eagle.serving.ollama import ROUTES
 from llama_eagle.serving.options import Checked, server_args, server_env
 from llama_eagle.serving.process import PromptLines, follow_log, start_server, until_end
 from llama_eagle.serving.settings import for_child, front_settings
+from llama_eagle.sessions.chat_template import close_worker
 
 HEAD_S = 60  # seconds that a client has for the head of a request once it has begun
 BACKLOG = 1024
+END_S = 1  # seconds that answers have to end behind the child's end
 TLS_HANDSHAKE = 22  # first byte of a client that speaks TLS
 NO_TLS = "this server speaks no TLS: use http://"
 
@@ -75,9 +78,10 @@ async def _serve(front: Front, listener: socket.socket, read_log: Callable[[], s
     config = uvicorn.Config(
         front, http=Connection, ws="none", loop="asyncio", lifespan="off", log_config=None, access_log=False,
         log_level=logging.CRITICAL, proxy_headers=False, server_header=False, date_header=False,
-        timeout_keep_alive=IDLE_S, backlog=BACKLOG,
+        timeout_keep_alive=IDLE_S, backlog=BACKLOG, timeout_graceful_shutdown=END_S,
     )  # fmt: skip
-    serving = asyncio.ensure_future(_Server(config).serve([listener]))
+    server = _Server(config)
+    serving = asyncio.ensure_future(server.serve([listener]))
 
     def on_end(done: asyncio.Future[None]) -> None:
         if not done.cancelled() and not ended.done():
@@ -85,9 +89,35 @@ async def _serve(front: Front, listener: socket.socket, read_log: Callable[[], s
 
     serving.add_done_callback(on_end)
     try:
-        return await ended
+        with _woken_by_signals(loop):
+            return await ended
     finally:
+        close_worker()
+        await server.end()
         serving.cancel()
+
+
+@contextlib.contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let signals end the loop's wait.
+
+    Without it, a handler of Python only runs after the next event if another thread gets the signal, or if it arrives
+    immediately before the wait.
+    """
+    if sys.platform == "win32":  # its loop does that by itself
+        yield
+        return
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        loop.add_reader(ours, ours.recv, 4096)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(ours)
 
 
 def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -104,6 +134,14 @@ class _Server(uvicorn.Server):
         """Wait until the task is cancelled, without uvicorn's ten wake-ups per second."""
         await self.on_tick(0)
         await asyncio.Event().wait()
+
+    async def end(self) -> None:
+        """Let answers end, then close all connections: a client that does not read would keep its answer's task."""
+        if self.started:
+            await self.shutdown()
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
+        await asyncio.sleep(0)
 
 
 class Connection(H11Protocol):

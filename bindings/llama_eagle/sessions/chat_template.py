@@ -58,6 +58,11 @@ def end_worker() -> None:
     _worker.end()
 
 
+def close_worker() -> None:
+    """End the process for good, within a request, too: that one and those that wait for it fail."""
+    _worker.close()
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
@@ -78,6 +83,7 @@ class _Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
+        self._is_closed = False
 
     def start(self) -> None:
         if _has_python():
@@ -90,6 +96,8 @@ class _Worker:
 
             return template_worker.answer(json.loads(request), MAX_CHARACTERS)
         with self._lock:
+            if self._is_closed:
+                return {"error": "this program ends"}
             try:
                 line = self._exchange(request)
             except BaseException:  # Ctrl-C: the pending response would be read as that of the next request
@@ -128,6 +136,11 @@ class _Worker:
             )
             self._owner = os.getpid()
         return self._process
+
+    def close(self) -> None:
+        self._is_closed = True
+        if (process := self._process) is not None:
+            process.kill()
 
     def end(self) -> None:
         process, self._process = self._process, None
