@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -154,6 +155,16 @@ def test_statistics_reach_the_client(demo: tuple[Served, Path]) -> None:
         for name in ("accepted_tokens_total", "rounds_total", "tokens_per_round")
     )
     assert per_round == pytest.approx(1 + accepted / rounds, rel=1e-4)
+
+
+def test_acceptance_is_kept_for_the_next_price(eagle3: list[object], tmp_path: Path) -> None:
+    """What came after the last report is lost if the server has no time to end."""
+    with serve(*eagle3, "--n-draft", 4, *CONTEXT, LLAMA_EAGLE_CACHE=str(tmp_path)) as server:
+        answers = [server.complete([40, 41, n], 400, temperature=0, ignore_eos=True) for n in (42, 43, 44)]
+    (kept,) = (json.loads(file.read_text()) for file in tmp_path.rglob("acceptance/*.json"))
+    drafted, accepted = (sum(each["timings"][name] for each in answers) for name in ("draft_n", "draft_n_accepted"))
+    assert len(kept["tried"]) == 4 and 500 <= sum(kept["tried"]) <= drafted
+    assert 0 < sum(kept["accepted"]) <= accepted
 
 
 def test_two_conversations_in_turn_read_only_what_is_new(demo: tuple[Served, Path]) -> None:

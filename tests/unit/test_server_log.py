@@ -48,6 +48,14 @@ def test_long_prompts_have_a_line_every_few_seconds() -> None:
     assert not prompts.line("slot update_slots: id  0 | task 12 | erased checkpoints")
 
 
+def test_counts_of_drafts_are_reported() -> None:
+    lines = ["0.00.123.456 I spec         accept: drafts by position: tried 300 150 50; accepted 150 50 7", "other"]
+    seen: list[tuple[list[int], list[int]]] = []
+    process = subprocess.Popen([sys.executable, "-c", f"print({chr(10).join(lines)!r})"], stdout=-1, text=True)
+    follow_log(process, False, lambda _: None, on_drafts=lambda *counts: seen.append(counts))
+    assert process.wait() == 0 and seen == [([300, 150, 50], [150, 50, 7])]
+
+
 @pytest.mark.parametrize(
     "end, reason",
     [

@@ -56,7 +56,7 @@ def run(served: Checked, about: str) -> int:
             sys.stdout.flush()
 
         def read_log() -> str:
-            return follow_log(process, served.options.verbose, announce, PromptLines())
+            return follow_log(process, served.options.verbose, announce, PromptLines(), served.learn)
 
         routes = [each for api in (tokens, vectors) for each in api.routes(settings.prefix)]
         front = Front(child, settings, [*models.routes(child, settings.prefix), *routes, *ROUTES])

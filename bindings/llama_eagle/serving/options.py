@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions, about
+from llama_eagle.drafting.price import learn
 from llama_eagle.drafting.resolve import Choice, resolve, session_options, without_lookup
 from llama_eagle.errors import EagleError, UsageError, refuse
 from llama_eagle.files import typed
@@ -139,6 +140,11 @@ class Checked:
     def n_ctx(self) -> int:
         """Context size of all slots together, in tokens."""
         return self.options.parallel * self.n_slot
+
+    def learn(self, tried: Sequence[int], accepted: Sequence[int]) -> None:
+        """Keep the acceptance of the draft model by position, for the price of its next use."""
+        if self.options.load.lora is None:  # of another text
+            learn(self.target.path, self.drafts.draft_file, tried, accepted)
 
     @property
     def shortened(self) -> str | None:

@@ -59,14 +59,20 @@ _PROMPT = re.compile(
     r"id +(?P<slot>\d+) .*prompt processing, n_tokens = +(?P<n>\d+), progress = (?P<share>[\d.]+),"
     r".* / (?P<speed>[\d.]+) tokens per second"
 )
+# Counts of a draft model's tokens since the last such line (eagle_verdict.h).
+_DRAFTS = re.compile(r"drafts by position: tried(?P<tried>(?: \d+)+); accepted(?P<accepted>(?: \d+)+)$")
+OnDrafts = Callable[[list[int], list[int]], object]  # counts of tried and accepted tokens, by position in the draft
 PROMPT_LINE_S = 5.0  # seconds between two lines about the prompt of a slot
 
 
 @contextlib.contextmanager
-def background(arguments: Sequence[str], environment: Mapping[str, str], verbose: bool) -> Iterator[str]:
+def background(
+    arguments: Sequence[str], environment: Mapping[str, str], verbose: bool, on_drafts: OnDrafts | None = None
+) -> Iterator[str]:
     """Run llama-server for the duration of the block; yield its URL when the model is loaded.
 
-    Shows only the complaints of its log unless `verbose`. Raises `EnvironmentFailure` if it ends before that.
+    on_drafts: as in `follow_log`. Shows only the complaints of its log unless `verbose`. Raises `EnvironmentFailure` if
+    it ends before that.
     """
     process = start_server(arguments, environment)
     complaints: list[str] = []
@@ -76,7 +82,7 @@ def background(arguments: Sequence[str], environment: Mapping[str, str], verbose
         def on_address(text: str) -> None:
             addresses.put(text.removeprefix("listening on "))
 
-        complaints.append(follow_log(process, verbose, on_address))
+        complaints.append(follow_log(process, verbose, on_address, on_drafts=on_drafts))
         addresses.put("")
 
     reader = threading.Thread(target=follow, name="llama-server's log", daemon=True)
@@ -175,8 +181,12 @@ def follow_log(
     verbose: bool,
     on_address: Callable[[str], object],
     prompts: PromptLines | None = None,
+    on_drafts: OnDrafts | None = None,
 ) -> str:
-    """Read the log to its end, show its complaints, report "listening on URL" once; return the reason of the end."""
+    """Read the log to its end, show its complaints, report "listening on URL" once; return the reason of the end.
+
+    on_drafts: called with what became of a draft model's tokens, every few hundred of them and at the end.
+    """
     complaints: deque[str] = deque(maxlen=1)
     announced = False
     for line in process.stdout or ():
@@ -194,6 +204,8 @@ def follow_log(
         follows = complaints and (is_advice or has_cause or _ENDS.search(text) or complaints[0].startswith(rpc.LOST))
         if (level == "E" or (not found and "error" in text.lower())) and not follows:
             complaints.append(message)
+        if on_drafts is not None and (counts := _DRAFTS.search(text)):
+            on_drafts(*([int(n) for n in counts[name].split()] for name in ("tried", "accepted")))
         if verbose:
             print(console.printable(text), file=sys.stderr, flush=True)
         elif announced and (message := complaint(level, text)):

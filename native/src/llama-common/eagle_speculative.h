@@ -251,7 +251,12 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
         SPC_INF("%s drafts, up to %d tokens\n", eagle_drafts_kind(drafts_), n_max);
     }
 
-    ~common_speculative_impl_eagle() override { eagle_drafts_free(drafts_); }
+    ~common_speculative_impl_eagle() override {
+        if (!counts_.is_empty()) {
+            SPC_INF("%s\n", counts_.text().c_str());
+        }
+        eagle_drafts_free(drafts_);
+    }
 
     void begin(llama_seq_id seq_id, const llama_tokens & prompt) override {
         set_text(seq_id, prompt);
@@ -286,6 +291,10 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
             if (verdict_.is_due()) {
                 SPC_WRN("%s\n", verdict_.text().c_str());
             }
+            counts_.verified((int) n_proposed_[seq_id], n_accepted);
+            if (counts_.is_due()) {  // `serve` reads it
+                SPC_INF("%s\n", counts_.text().c_str());
+            }
         }
     }
 
@@ -311,6 +320,7 @@ struct common_speculative_impl_eagle : public common_speculative_impl {
     std::vector<int32_t> n_proposed_;
     std::vector<size_t> n_text_;  // per sequence: tokens before the last round
     eagle_draft_verdict verdict_;
+    eagle_draft_counts counts_;
 
     void set_text(llama_seq_id seq, const llama_tokens & text) {
         eagle_drafts_text(drafts_, seq, text.data(), (int32_t) text.size());

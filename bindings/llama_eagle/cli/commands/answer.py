@@ -137,7 +137,8 @@ def _answer_missing(
     n_tokens = 0
     if len(journal.answers) == len(prompts):
         return n_tokens, 0.0
-    with background(serving.server_args(served), serving.server_env(served), served.options.verbose) as address:
+    arguments, environment = serving.server_args(served), serving.server_env(served)
+    with background(arguments, environment, served.options.verbose, served.learn) as address:
         start = time.monotonic()
         done = len(journal.answers) / len(prompts)
         with progress(f"answering {len(prompts)} prompts", done=done) as on_progress:
