@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.llama_pairs import ALPHABET, complete, load, write_pairs
+from llama_eagle.drop_in.answers.prompt import prompt_tokens
+from llama_eagle.errors import UsageError
 
 pytestmark = pytest.mark.native
 
@@ -196,11 +198,24 @@ def test_tools(files: dict[str, Path], stream: bool) -> None:
     assert json.loads("".join(call["arguments"] for call in calls[1]))["color"] in ("red", "blue")
 
 
-def test_echo_suffix_and_token_prompts(plain: Any, drafting: Any) -> None:
-    for options in ({"echo": True}, {"suffix": "xyz"}):
-        assert complete(plain, **options)["text"] == complete(drafting, **options)["text"]
+def test_echo_and_token_prompts(plain: Any, drafting: Any) -> None:
+    assert complete(plain, echo=True)["text"] == complete(drafting, echo=True)["text"]
     ids = drafting.tokenize(b"abc", add_bos=False)
     assert complete(plain, ids)["text"] == complete(drafting, ids)["text"]
+
+
+def test_a_suffix_has_the_infill_tokens_of_the_vocabulary(files: dict[str, Path], drafting: Any) -> None:
+    ids = {"pre": 1, "suf": 2, "mid": 3}
+    overrides: Any = {f"tokenizer.ggml.fim_{name}_token_id": token for name, token in ids.items()}
+    with load(files, n_draft=3, kv_overrides=overrides) as llm:
+        for given in ("abc", llm.tokenize(b"abc", add_bos=False)):
+            answer = llm.create_completion(given, suffix="xyz", max_tokens=20, temperature=0)
+            assert answer["usage"]["prompt_tokens"] == 9
+            assert prompt_tokens(llm, given, "xyz") == [1, *b"abc", 2, *b"xyz", 3]
+            expected = llm.create_completion([1, *b"abc", 2, *b"xyz", 3], max_tokens=20, temperature=0)
+            assert answer["choices"][0]["text"] == expected["choices"][0]["text"]
+    with pytest.raises(UsageError, match="no infill tokens"):
+        complete(drafting, suffix="xyz")
 
 
 def test_inserted_tokens(plain: Any, drafting: Any) -> None:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from llama_eagle.serving.api_errors import Refusal, as_refusal
-from llama_eagle.serving.pieces import Piece
 
+Part = TypeVar("Part")
+Part_co = TypeVar("Part_co", covariant=True)
 EVENTS, LINES = b"text/event-stream", b"application/x-ndjson"
 COMMENT = b":\n\n"  # keeps a connection open whose client waits
 
 
-class Answer(Protocol):
-    """An answer to a chat: pieces as they arrive. An empty list is a sign of life, None the end."""
+class Answer(Protocol[Part_co]):
+    """An answer: its pieces, or steps, as they arrive. An empty list is a sign of life, None the end."""
 
-    async def read(self) -> list[Piece] | None: ...
+    async def read(self) -> Sequence[Part_co] | None: ...
     async def aclose(self) -> None: ...
 
 
-class PieceStream:
+class PieceStream(Generic[Part]):
     """ASGI response with what `written` makes of each piece. Pieces that arrive together share a write, no event.
 
     failed: returns what ends an answer that fails within. finished: returns what follows the last piece. kind: content
@@ -32,8 +33,8 @@ class PieceStream:
 
     def __init__(
         self,
-        answer: Answer,
-        written: Callable[[Piece], bytes],
+        answer: Answer[Part],
+        written: Callable[[Part], bytes],
         failed: Callable[[Refusal], bytes],
         finished: Callable[[], bytes] = bytes,
         kind: bytes = EVENTS,
@@ -67,9 +68,9 @@ class PieceStream:
         return COMMENT if self._kind == EVENTS else b""
 
 
-async def all_pieces(answer: Answer) -> list[Piece]:
+async def all_pieces(answer: Answer[Part]) -> list[Part]:
     """Return the pieces of an answer and close it. Raises `Refusal`."""
-    found: list[Piece] = []
+    found: list[Part] = []
     try:
         while (pieces := await answer.read()) is not None:
             found += pieces

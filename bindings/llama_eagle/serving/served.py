@@ -105,9 +105,9 @@ def _with_argument(settings: ChatSettings, name: str, value: str) -> ChatSetting
 class Served:
     """The served model. names: its aliases, too. tool_template: for chats with tools, "" if it is the same.
 
-    adds_bos: the tokenizer puts `bos` before a prompt. n_vocab: number of tokens. n_ctx: of a slot, in tokens.
-    media_marker: text in place of a medium. build: the child's name of its build. defaults: of the settings of a
-    request.
+    adds_bos: the tokenizer puts `bos` before a prompt; bos_ids: its id then. n_vocab: number of tokens. infill: tokens
+    for a gap, by the names that `InfillTokens` reads. n_ctx: of a slot, in tokens. media_marker: text in place of a
+    medium. build: the child's name of its build. defaults: of the settings of a request.
     """
 
     name: str
@@ -117,7 +117,9 @@ class Served:
     bos: str
     eos: str
     adds_bos: bool
+    bos_ids: tuple[int, ...]
     n_vocab: int
+    infill: Mapping[str, int]
     n_ctx: int
     n_slots: int
     has_images: bool
@@ -156,7 +158,9 @@ async def _read(front: Front) -> Served:
         bos=bos,
         eos=properties["eos_token"],
         adds_bos=bool(first["tokens"]),
+        bos_ids=tuple(token["id"] for token in first["tokens"][:1]),
         n_vocab=listed["data"][0]["meta"]["n_vocab"],
+        infill=properties.get("fim_tokens", {}),
         n_ctx=properties["default_generation_settings"]["n_ctx"],
         n_slots=properties["total_slots"],
         has_images=modalities["vision"],

@@ -25,7 +25,8 @@ class FrontSettings:
     """host, port: where the front listens. access: who may use it. max_body: largest body of a request, in bytes.
 
     prefix: that of all paths. chats: how the child was told to handle them. n_trained: context of the model's training
-    in tokens, 0 if it is unknown. has_scores: the model's vectors are scores of documents.
+    in tokens, 0 if it is unknown. has_scores: the model's vectors are scores of documents. spm_infill: a gap's suffix
+    comes first.
     """
 
     host: str
@@ -36,6 +37,7 @@ class FrontSettings:
     chats: ChatSettings = field(default_factory=ChatSettings)
     n_trained: int = 0
     has_scores: bool = False
+    spm_infill: bool = False
 
 
 def front_settings(served: Checked, environment: Mapping[str, str] = os.environ) -> FrontSettings:
@@ -56,7 +58,9 @@ def for_arguments(settings: FrontSettings, extra: Sequence[str]) -> FrontSetting
     credentials = [name for name in map(normalized, extra) if name in CREDENTIALS]
     keys = (*settings.access.keys, *_keys(extra))
     access = replace(settings.access, keys=keys, origins=origins, has_credentials=credentials[-1:] != CREDENTIALS[1:])
-    return replace(settings, access=access, prefix=_last(extra, "--api-prefix", settings.prefix))
+    spm_infill = any(normalized(argument) == "--spm-infill" for argument in extra)
+    prefix = _last(extra, "--api-prefix", settings.prefix)
+    return replace(settings, access=access, prefix=prefix, spm_infill=spm_infill)
 
 
 def _last(extra: Sequence[str], name: str, default: str) -> str:

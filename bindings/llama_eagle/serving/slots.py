@@ -81,6 +81,9 @@ class Steps:
     def close(self) -> None:
         self._answer.close()
 
+    async def aclose(self) -> None:
+        self.close()
+
 
 def _step(event: dict[str, Any]) -> Step:
     if "error" in event:

@@ -5,46 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-MARK = 0  # the parent's id for the start of prefix, suffix and middle
+import llama_cpp
+
+from llama_eagle.errors import UsageError
+from llama_eagle.sessions.infill import Gap, InfillTokens, infill_prompt
+
 SPACER = "☺"  # keeps the tokenizer from adding a space before a suffix
-SPACER_TOKENS = 2
 
 
 def prompt_tokens(llm: Any, prompt: str | Sequence[int], suffix: str | None) -> list[int]:
     """Return the tokens of a text with the vocabulary's special tokens, or ids unchanged.
 
-    `suffix`: the text after the gap. Unlike in the parent, a text without one gets no end token: it is continued.
+    `suffix`: the text after the gap, whose prompt has the vocabulary's own infill tokens (in the parent the token 0).
+    Unlike in the parent, no prompt gets an end token: it is continued. Raises `UsageError` for a `suffix` that the
+    vocabulary has no tokens for.
     """
-    is_complete = not isinstance(prompt, str) and suffix is None
-    begin, end = ([], []) if is_complete else _special_tokens(llm)
-    special = suffix is None and llm._options.parse_special
+    if suffix is not None:
+        return _gap_tokens(llm, prompt, suffix)
     if not isinstance(prompt, str):
-        prefix = list(prompt)
-    else:
-        prefix = llm.tokenize(prompt.encode("utf-8"), add_bos=False, special=special) if prompt else []
-    if suffix is None:
-        return [*begin, *prefix]
-    first, second = [MARK, *prefix], [MARK, *_suffix_tokens(llm, suffix)]
-    return [*begin, *(second + first if llm.spm_infill else first + second), MARK, *end]
+        return list(prompt)
+    special = llm._options.parse_special
+    return [*_bos(llm), *(llm.tokenize(prompt.encode(), add_bos=False, special=special) if prompt else [])]
 
 
-def _special_tokens(llm: Any) -> tuple[list[int], list[int]]:
-    """Return the tokens that the vocabulary requires before and after a text."""
+def _gap_tokens(llm: Any, prompt: str | Sequence[int], suffix: str) -> list[int]:
+    vocab = llm._model.vocab
+    infill = InfillTokens.of(
+        {name: getattr(llama_cpp, f"llama_vocab_fim_{name}")(vocab) for name in ("pre", "suf", "mid")}
+    )
+    if infill is None:
+        raise UsageError("this model has no infill tokens, so it takes no suffix. Leave it out.")
+    before = llm.tokenize(prompt.encode(), add_bos=False, special=False) if isinstance(prompt, str) else prompt
+    gap = Gap(before, _suffix_tokens(llm, suffix))
+    return infill_prompt(infill, gap, bos=_bos(llm), suffix_first=llm.spm_infill)
+
+
+def _bos(llm: Any) -> list[int]:
+    """Return the tokens that the vocabulary requires before a text."""
     model = llm._model
-    cls, sep = model.token_cls(), model.token_sep()
+    cls = model.token_cls()
     bos = llm.token_bos() if cls == -1 else cls
-    begin = [bos] if model.add_bos_token() and bos != -1 else []
-    if sep != -1:
-        return begin, [sep]
-    return begin, [llm.token_eos()] if model.add_eos_token() else []
+    return [bos] if model.add_bos_token() and bos != -1 else []
 
 
 def _suffix_tokens(llm: Any, suffix: str) -> list[int]:
-    if not suffix:
-        return []
-    adds_space = llm.metadata.get("tokenizer.ggml.add_space_prefix", "true") == "true"
-    tokens = llm.tokenize(f"{SPACER if adds_space else ''}{suffix}".encode(), add_bos=False, special=False)
-    return list(tokens[SPACER_TOKENS if adds_space else 0 :])
+    """Return the tokens of a text that follows another one."""
+    spacer, both = (llm.tokenize(text.encode(), add_bos=False, special=False) for text in (SPACER, SPACER + suffix))
+    if both[: len(spacer)] == spacer:
+        return list(both[len(spacer) :])
+    return list(llm.tokenize(suffix.encode(), add_bos=False, special=False)) if suffix else []
 
 
 class ForHandler:

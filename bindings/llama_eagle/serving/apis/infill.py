@@ -1,0 +1,112 @@
+"""The text of a gap: llama.cpp's /infill, and `suffix` of OpenAI's completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+
+from llama_eagle.serving import slots
+from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.apis.completion_bodies import check_own
+from llama_eagle.serving.json_body import read_json_body, without_nulls
+from llama_eagle.serving.parameters import require
+from llama_eagle.serving.passing import passed_on
+from llama_eagle.serving.served import Served, served
+from llama_eagle.sessions.infill import Gap, InfillTokens, infill_prompt
+
+if TYPE_CHECKING:
+    from llama_eagle.serving.http import Front
+
+PATH = "/infill"
+TEXTS = ("input_prefix", "input_suffix", "prompt")
+KEYS = (*TEXTS, "input_extra")
+LIMITS = ("n_predict", "max_tokens", "max_completion_tokens")  # names of one setting
+SNIPPET = "\n\n--- snippet ---\n\n"  # before a file, for vocabularies without a token for it, as in llama.cpp
+REPOSITORY, NO_NAME, THIS_FILE = "myproject\n", "tmp", "filename\n"  # as in llama.cpp
+ANSWER_SHARE = 4  # of the context: what is kept free for an answer without a limit
+
+
+def routes(prefix: str = "") -> list[BaseRoute]:
+    """Return the route. prefix: that of all paths."""
+    return [Route(f"{prefix}{PATH}", infill, methods=["POST"])]
+
+
+async def infill(request: Request) -> Any:
+    """Answer with the text between `input_prefix` and `input_suffix`, which `prompt` begins."""
+    front: Front = request.app
+    body = read_infill(read_json_body(await request.body()))
+    model = await served(front)
+    marks = InfillTokens.of(model.infill)
+    if marks is None:
+        raise Refusal(501, "this model has no infill tokens, so it fills no gaps")
+    prefix, suffix, begun = [await _tokens(front, body.get(key, "")) for key in TEXTS]
+    files = [file async for file in _files(front, body.get("input_extra", ()), marks)]
+    opening = [marks.repository, *await _tokens(front, REPOSITORY)] if marks.repository >= 0 else []
+    head = [marks.file, *await _tokens(front, THIS_FILE)] if marks.file >= 0 else []
+    gap = Gap(prefix, suffix, begun, files, opening, head)
+    raw = {key: value for key, value in body.items() if key not in KEYS}
+    raw["prompt"] = _prompt(gap, marks, model, front, body)
+    check_own(raw, model)
+    return await passed_on(front, slots.PATH, json.dumps(raw).encode())
+
+
+async def prompts_before(front: Front, prompts: Sequence[Any], suffix: str, body: Mapping[str, Any]) -> list[list[int]]:
+    """Return the prompts of texts that end before a gap, with the text behind it. Raises `Refusal`."""
+    model = await served(front)
+    marks = InfillTokens.of(model.infill)
+    if marks is None:
+        raise Refusal(400, "this model has no infill tokens: leave out 'suffix'")
+    behind = await _tokens(front, suffix)
+    gaps = [Gap(await _tokens(front, prompt), behind) for prompt in prompts]
+    return [_prompt(gap, marks, model, front, body) for gap in gaps]
+
+
+def read_infill(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a body of /infill, and return its keys with a value. Raises `Refusal`."""
+    body = without_nulls(given)
+    for key in TEXTS:
+        require(isinstance(body.get(key, ""), str), f"'{key}' is no text")
+    for key in TEXTS[:2]:
+        require(key in body, f"'{key}' is required")
+    files = body.get("input_extra", [])
+    are_files = isinstance(files, list) and all(map(_is_file, files))
+    require(are_files, "'input_extra' is no list of objects with a 'text' and a 'filename', which are texts")
+    return body
+
+
+def n_max_of(body: Mapping[str, Any], n_ctx: int) -> int:
+    """Return the maximum length of a prompt in tokens, which leaves room for the answer."""
+    given = next((body[name] for name in LIMITS if isinstance(body.get(name), int)), -1)
+    return n_ctx - max(1, min(given if given >= 0 else n_ctx // ANSWER_SHARE, n_ctx // 2))
+
+
+def _is_file(file: Any) -> bool:
+    is_object = isinstance(file, dict) and isinstance(file.get("text"), str)
+    return is_object and isinstance(file.get("filename") or "", str)
+
+
+def _prompt(gap: Gap, marks: InfillTokens, model: Served, front: Front, body: Mapping[str, Any]) -> list[int]:
+    return infill_prompt(
+        marks, gap, bos=model.bos_ids, n_max=n_max_of(body, model.n_ctx), suffix_first=front.settings.spm_infill
+    )
+
+
+async def _files(front: Front, files: Sequence[Mapping[str, Any]], marks: InfillTokens) -> AsyncIterator[list[int]]:
+    """Yield the tokens of other files, each behind its name."""
+    for file in files:
+        text = await _tokens(front, file["text"])
+        if marks.file >= 0:
+            yield [marks.file, *await _tokens(front, f"{file.get('filename') or NO_NAME}\n"), *text]
+        else:
+            yield [*await _tokens(front, SNIPPET), *text]
+
+
+async def _tokens(front: Front, prompt: Any) -> list[int]:
+    """Return the ids of a text, or of a list of texts and ids. Control tokens in texts are text."""
+    body = {"content": prompt, "add_special": False, "parse_special": False}
+    found: list[int] = (await slots.ask_json(front, "POST", "/tokenize", body))["tokens"] if prompt else []
+    return found
