@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import socket
 import sys
+import time
 import urllib.parse
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,3 +69,22 @@ def test_a_signal_that_another_thread_gets_ends_it(server: Served) -> None:
     other = next(thread for thread in threads if thread != pid)
     assert ctypes.CDLL(None).tgkill(pid, other, int(signal.SIGTERM)) == 0
     assert server.process.wait(timeout=60) == 0
+
+
+def child_of(server: Served) -> int:
+    """Return the number of the process that computes."""
+    found = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    return next(int(pid) for pid in found if b"llama-server" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_clients_get_an_error_when_the_child_crashes(server: Served) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.post, "/completion", LONG)
+        while not any(slot["is_processing"] for slot in server.get("/slots")[1]):
+            time.sleep(0.05)
+        os.kill(child_of(server), signal.SIGKILL)
+        status, body = answer.result()
+    assert status == 503 and "llama-server has ended" in body["error"]["message"]
+    assert server.process.wait(timeout=60) == 4
+    assert "killed, perhaps for lack of memory" in server.log()
