@@ -8,7 +8,7 @@ import math
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 
 from llama_eagle.errors import UsageError
@@ -84,6 +84,12 @@ def normalized(argument: str) -> str:
     """Return the name of an argument as llama-server reads it: --ctx_size is --ctx-size."""
     name = argument.split("=")[0]
     return name.replace("_", "-") if name.startswith("--") else name
+
+
+def last_value(extra: Sequence[str], name: str, default: str) -> str:
+    """Return the value of an argument, which is the last one given."""
+    values = [value for argument, value in pairwise(extra) if normalized(argument) == name]
+    return values[-1] if values else default
 
 
 def refuse_unchecked(extra: Sequence[str], environment: Sequence[str] = ()) -> None:
@@ -170,9 +176,9 @@ def changed_models(
     overrides = dict(_overrides(extra))
     target = with_overrides(target, overrides, "--override-kv")
     draft = draft and with_overrides(draft, overrides, "--override-kv")
-    for path in _files(extra, "--lora"):
+    for path in named_files(extra, "--lora"):
         require_adapter(path, target)
-    for path in _files(extra, "--control-vector"):
+    for path in named_files(extra, "--control-vector"):
         require_control_vector(path, target[0])
     if ranks(extra):
         require_scores(target, "leave --reranking out")
@@ -203,7 +209,8 @@ def _values(extra: Sequence[str], name: str) -> Iterator[str]:
             yield from next(csv.reader([value]), [])
 
 
-def _files(extra: Sequence[str], name: str) -> Iterator[Path]:
+def named_files(extra: Sequence[str], name: str) -> Iterator[Path]:
+    """Yield the files that an argument names, with and without scales."""
     yield from map(Path, _values(extra, name))
     for value in _values(extra, f"{name}-scaled"):
         path, colon, scale = value.rpartition(":")

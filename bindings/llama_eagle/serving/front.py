@@ -24,6 +24,7 @@ from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis import completions, models, tokens, vectors
 from llama_eagle.serving.child import new_child
 from llama_eagle.serving.http import IDLE_S, Front
+from llama_eagle.serving.model_files import model_files
 from llama_eagle.serving.ollama import ROUTES
 from llama_eagle.serving.options import Checked, server_args, server_env
 from llama_eagle.serving.process import PromptLines, follow_log, start_server, until_end
@@ -59,7 +60,8 @@ def run(served: Checked, about: str) -> int:
             return follow_log(process, served.options.verbose, announce, PromptLines(), served.learn)
 
         routes = [each for api in (completions, tokens, vectors) for each in api.routes(settings.prefix)]
-        front = Front(child, settings, [*models.routes(child, settings.prefix), *routes, *ROUTES])
+        routes = [*models.routes(child, settings.prefix), *routes, *ROUTES]
+        front = Front(child, settings, routes, model_files(served))
         return until_end(process, lambda: asyncio.run(_serve(front, listener, read_log)), "See --verbose.")
 
 

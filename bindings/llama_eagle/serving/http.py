@@ -17,12 +17,14 @@ from starlette.types import Message, Receive, Scope, Send
 from llama_eagle.serving.access import FOREIGN_PAGE
 from llama_eagle.serving.api_errors import NO_PATH, Refusal, as_refusal, child_refusal, no_path
 from llama_eagle.serving.child import Child
+from llama_eagle.serving.model_files import ModelFiles
 from llama_eagle.serving.served import Served
 from llama_eagle.serving.settings import FrontSettings
 from llama_eagle.serving.streams import Answer
 
 Result = TypeVar("Result")
 IDLE_S = 5  # seconds that a connection stays open between two requests
+HEALTH = ("/health", "/v1/health")
 MAX_HEADER = 8192  # bytes
 MAX_HEADERS = 100
 JSON = b"application/json; charset=utf-8"
@@ -41,13 +43,17 @@ class Gone(Exception):
 class Front:
     """ASGI application over a child. routes: those that are answered here, by Starlette's endpoints.
 
-    An endpoint finds the child in `request.app.child`, may raise `Refusal`, and is cancelled when its client goes.
+    files: of the model. Requests get 503 while they differ from those that were loaded. An endpoint finds the child in
+    `request.app.child`, may raise `Refusal`, and is cancelled when its client goes.
     """
 
-    def __init__(self, child: Child, settings: FrontSettings, routes: Sequence[BaseRoute] = ()) -> None:
+    def __init__(
+        self, child: Child, settings: FrontSettings, routes: Sequence[BaseRoute] = (), files: ModelFiles | None = None
+    ) -> None:
         self.child = child
         self.settings = settings
         self.model: Served | None = None  # read by `served`
+        self._files = files or ModelFiles()
         self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,8 +93,13 @@ class Front:
             raise Refusal(403, FOREIGN_PAGE)
         matches = any(route.matches(scope)[0] is Match.FULL for route in self._router.routes)
         is_ours = matches and scope["method"] != "OPTIONS"
-        if is_ours and not self.settings.access.has_key(headers):
+        has_key = self.settings.access.has_key(headers)
+        if is_ours and not has_key:
             raise Refusal(401, "Invalid API Key")
+        is_public = scope["path"].removeprefix(self.settings.prefix) in HEALTH
+        needs_model = is_public or scope["method"] == "POST" or self._files.are_read_again
+        if needs_model and (is_public or has_key) and (reason := self._files.change()):
+            raise Refusal(503, reason)
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise Refusal(415)
         if not _RANGE.match(headers.get(b"range", b"bytes=0-")):

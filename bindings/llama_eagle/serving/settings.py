@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llama_eagle.serving.access import Access
 from llama_eagle.serving.child import Child
-from llama_eagle.serving.extra_args import has_scores, normalized
+from llama_eagle.serving.extra_args import has_scores, last_value, normalized
 from llama_eagle.serving.options import Checked, is_for_this_machine
 from llama_eagle.serving.served import ChatSettings, chat_settings
 
@@ -54,19 +54,13 @@ def front_settings(served: Checked, environment: Mapping[str, str] = os.environ)
 
 def for_arguments(settings: FrontSettings, extra: Sequence[str]) -> FrontSettings:
     """Return the settings with those of llama-server's arguments."""
-    origins = _last(extra, "--cors-origins", settings.access.origins)
+    origins = last_value(extra, "--cors-origins", settings.access.origins)
     credentials = [name for name in map(normalized, extra) if name in CREDENTIALS]
     keys = (*settings.access.keys, *_keys(extra))
     access = replace(settings.access, keys=keys, origins=origins, has_credentials=credentials[-1:] != CREDENTIALS[1:])
     spm_infill = any(normalized(argument) == "--spm-infill" for argument in extra)
-    prefix = _last(extra, "--api-prefix", settings.prefix)
+    prefix = last_value(extra, "--api-prefix", settings.prefix)
     return replace(settings, access=access, prefix=prefix, spm_infill=spm_infill)
-
-
-def _last(extra: Sequence[str], name: str, default: str) -> str:
-    """Return the value of an argument, which is the last one given."""
-    values = [value for argument, value in itertools.pairwise(extra) if normalized(argument) == name]
-    return values[-1] if values else default
 
 
 def max_body(environment: Mapping[str, str]) -> int:
