@@ -154,3 +154,43 @@ def test_an_answer_equals_its_stream(text: str, data: st.DataObject) -> None:
     assert streamed["tool_calls"] == answer["tool_calls"]
     if not answer["tool_calls"]:
         assert streamed["content"].split() == answer["content"].split()
+
+
+LONG = 'It is "so": {a} \\ [1, 2], é\n' * 300  # about 8,000 bytes
+LONG_CALL = json.dumps({"name": "add", "arguments": {"a": 1, "note": LONG}}, ensure_ascii=False)
+LONG_ANSWERS = {
+    "thoughts, text and calls": (QWEN3, f"<think>\n{LONG}</think>\n\n{LONG}<tool_call>\n{LONG_CALL}\n</tool_call>", {}),
+    "calls one after another": (QWEN3, f"<tool_call>\n{LONG_CALL}\n</tool_call>\n" * 3, {}),
+    "text between tags": (
+        QWEN35,
+        f"{LONG}</think>\n\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=note>\n{LONG}"
+        "\n</parameter>\n</function>\n</tool_call>",
+        {},
+    ),
+    "a format": (QWEN3, json.dumps({"a": LONG, "rest": [{"a": LONG}] * 2}), {"json_schema": {"type": "object"}}),
+    "numbers": (QWEN3, '<tool_call>\n{"name": "add", "arguments": {"a": [' + "1, " * 2000, {}),
+    "what looks like a mark": (QWEN3, f"<think>\n{LONG}</think>\n\nIt is \uf5e70\uf5e7. {LONG}", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG_ANSWERS)
+@pytest.mark.parametrize("streams_calls", [True, False])
+def test_a_long_answer_equals_its_stream(name: str, streams_calls: bool) -> None:
+    """Its beginnings are not parsed from their first characters: what is left out is in the message."""
+    template, text, more = LONG_ANSWERS[name]
+    reply = reply_of(template, **more, streams_calls=streams_calls)
+    pieces = [reply.add(text[n : n + 7]) for n in range(0, len(text), 7)]
+    pieces.append(reply.add("", is_last=True))
+    answer = reply_of(template, **more, streams_calls=streams_calls).add(text, is_last=True)
+    if streams_calls:
+        streamed, whole_answer = joined(pieces), joined([answer])
+        assert streamed["content"].strip() == whole_answer.pop("content").strip()
+        assert {key: streamed[key] for key in whole_answer} == whole_answer
+        assert len(pieces[-1].get("content", "")) < 100, "content was held back"
+    else:
+        assert [call for piece in pieces for call in piece["tool_calls"]] == answer["tool_calls"]
+
+
+def test_long_text_comes_with_every_piece() -> None:
+    reply = reply_of(QWEN3)
+    assert all(reply.add(" a, b").get("content") for _ in range(4000))

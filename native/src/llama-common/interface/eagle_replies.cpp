@@ -11,6 +11,7 @@
 #include "eagle_chat.h"
 #include "eagle_chats.h"
 #include "eagle_formats.h"
+#include "eagle_long_answer.h"
 #include "eagle_parts.h"
 #include "eagle_reading.h"
 #include "eagle_result.h"
@@ -25,6 +26,7 @@ struct eagle_reply {
     common_chat_params params;
     common_chat_parser_params parser;
     std::string text;
+    eagle_long_answer beginning;
     common_chat_msg message;
     bool has_calls = false;  // of the answer, not only of what it goes on with
 };
@@ -263,9 +265,20 @@ bool read_loosely(eagle_reply & reply, common_chat_msg & message) {
     return is_better;
 }
 
+// Returns the message of the text so far. parse: a function of this interface or of the server.
+template <typename Parse>
+common_chat_msg message_of(eagle_reply & reply, bool is_last, const Parse & parse) {
+    if (is_last) {
+        return parse(reply.text, false, reply.parser);
+    }
+    const bool is_json = eagle_has(reply.request, "json_schema");
+    return reply.beginning.message(reply.text, is_json,
+                                   [&](const std::string & text) { return parse(text, true, reply.parser); });
+}
+
 // Parses the text so far. A call that may still grow is left out.
 common_json added(eagle_reply & reply, bool is_last) {
-    common_chat_msg message = eagle_read_answer(reply.text, !is_last, reply.parser);
+    common_chat_msg message = message_of(reply, is_last, eagle_read_answer);
     const bool is_loose = is_last && read_loosely(reply, message);
     if (!is_last && !message.tool_calls.empty()) {
         message.tool_calls.pop_back();
@@ -286,7 +299,7 @@ common_json added(eagle_reply & reply, bool is_last) {
 
 // Parses the text so far, as task_result_state::update_chat_msg of the server does.
 common_json streamed(eagle_reply & reply, bool is_last) {
-    common_chat_msg message = eagle_parsed_reply(reply.text, !is_last, reply.parser);
+    common_chat_msg message = message_of(reply, is_last, eagle_parsed_reply);
     common_chat_msg before = reply.message;
     eagle_keep_unread(is_last ? reply.text : "", before, message, reply.parser);
     common_json delta = common_json{{"is_loose", false}, {"tool_calls", common_json::array()}};
@@ -345,6 +358,9 @@ int32_t eagle_reply_follow(eagle_reply * reply, const char * prompt_end, const c
 int32_t eagle_reply_add(eagle_reply * reply, const char * text, size_t size, bool is_last, const char ** result) {
     return eagle_answered(result, [&] {
         reply->text.append(text, size);
+        if (!is_last && !reply->beginning.is_due(reply->text)) {
+            return common_json{{"is_loose", false}, {"tool_calls", common_json::array()}}.dump();
+        }
         return (reply->streams_calls ? streamed(*reply, is_last) : added(*reply, is_last)).dump();
     });
 }
