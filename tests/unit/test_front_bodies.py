@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import itertools
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -383,3 +388,47 @@ def test_results_keep_what_cannot_be_read_as_text() -> None:
     assert [part["text"][:9] for part in texts] == ["R", "[Here is ", "[Here is ", "[Here is "]
     request = read(served(has_images=True), messages)
     assert request.media == (PNG,) and request.messages[-1]["content"].count("[Here is a ") == 2
+
+
+VALUES: list[Any] = [
+    None, True, False, 0, -1, 2**70, 1.5, float(2**60), "", "auto", "x" * 50, [], [None], [[]], {}, {"a": 1},
+    {"type": []}, {"type": "function"}, {"name": []}, {"type": "text", "text": []}, {"url": {}}, {"function": {}},
+]  # fmt: skip
+WHOLE: dict[str, Any] = {
+    "messages": [
+        said("developer", "Rules"), said("user", [{"type": "text", "text": "a"}, PICTURE, SOUND]), called('{"a": 1}'),
+        result([{"type": "text", "text": "R"}, PICTURE]), said("assistant", "b", refusal=None, reasoning="c", name="d"),
+        said("assistant", None, function_call={"name": "f", "arguments": "{}"}), said("function", "R", name="f"),
+        said("assistant", "It is"),
+    ],
+    "tools": [TOOL], "tool_choice": allowed("auto", "f"), "parallel_tool_calls": True, "stop": ["a"], "n": 2,
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+    "stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 2, "model": "m",
+    "chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "low", "reasoning_format": "auto",
+    "grammar_triggers": [{"type": 1, "value": "a"}], "modalities": ["text"], "best_of": 1, "suffix": "", "audio": {},
+    "eagle_tool_places": {"not_at_beginning": ["f"], "not_offered": []}, "reasoning_budget_tokens": 5, "grammar": "",
+}  # fmt: skip
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """All lists and objects in a value, with each of their keys."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+def test_whatever_is_sent_is_read_or_refused() -> None:
+    """Each value of a body, one after the other, in place of another one."""
+    model = served(has_images=True, has_sound=True)
+    n_read = 0
+    read_chat(WHOLE, model)
+    for number, _ in enumerate(places(WHOLE)):
+        for value in VALUES:
+            body = copy.deepcopy(WHOLE)
+            owner, key = next(itertools.islice(places(body), number, None))
+            owner[key] = value
+            with warnings.catch_warnings(), contextlib.suppress(Refusal):
+                warnings.simplefilter("ignore")
+                read_chat(body, model)
+                n_read += 1
+    assert n_read > 500

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_eagle.errors import EagleError
 from llama_eagle.serving.api_errors import Refusal
@@ -18,10 +18,12 @@ from llama_eagle.serving.parameters import (
     require_unused,
     without_nulls,
 )
-from llama_eagle.sessions.chats.calls import read_call
 from llama_eagle.sessions.chats.continued import CONTENT, REASONING, read_begun, without_empty_end
-from llama_eagle.sessions.chats.messages import read_messages
+from llama_eagle.sessions.chats.messages import read_messages, with_arguments
 from llama_eagle.sessions.chats.tools import read_choice, read_tools, with_calls, with_tools
+
+if TYPE_CHECKING:
+    from llama_eagle.serving.served import Served
 
 Body = dict[str, Any]
 REASONING_FORMATS = ("none", "auto", "deepseek", "deepseek-legacy")
@@ -38,7 +40,7 @@ READ = frozenset((
 ))  # fmt: skip
 
 
-def read_chat(body: Any, served: Any) -> ChatRequest:
+def read_chat(body: Any, served: Served) -> ChatRequest:
     """Return what a body asks for. Raises `Refusal` with the status 400.
 
     It may render trials of the template and read files: call it in a thread.
@@ -50,7 +52,7 @@ def read_chat(body: Any, served: Any) -> ChatRequest:
         raise Refusal(400, str(error)) from None
 
 
-def _read(body: Body, served: Any) -> ChatRequest:
+def _read(body: Body, served: Served) -> ChatRequest:
     _require_parameters(body)
     has_functions = bool(body.get("functions"))
     body = with_tools(body)
@@ -107,7 +109,7 @@ def _require_parameters(body: Body) -> None:
     require(is_echo, "chats do not echo prompts: leave out 'echo', or add 'continue_final_message'")
 
 
-def _media_reader(served: Any) -> MediaReader:
+def _media_reader(served: Served) -> MediaReader:
     has = {"image": served.has_images, "audio": served.has_sound, "video": served.has_video}
     kinds = [kind for kind, is_read in has.items() if is_read]
     return MediaReader(served.media_marker, kinds, served.chats.media_path)
@@ -120,10 +122,7 @@ def _read_conversation(body: Body, template: str, media: MediaReader, *, continu
     require(isinstance(given, list), "'messages' is no list")
     require(bool(given), "'messages' is empty: send at least one message")
     messages = [media.with_marks(template, message) for message in with_calls(given or [])]
-    messages = read_messages(_without_billing(messages))
-    for message in messages:
-        if "tool_calls" in message:
-            message["tool_calls"] = [read_call(call, as_text=True) for call in message["tool_calls"]]
+    messages = [with_arguments(message, as_text=True) for message in read_messages(_without_billing(messages))]
     found = without_empty_end(messages)
     if len(found) < len(messages) or not _continues(body, found, is_usual=continues):
         return found, ""
@@ -208,7 +207,7 @@ def _read_schema(body: Body) -> Any:
     return {"type": "object"} if schema == {} else schema
 
 
-def _read_variables(body: Body, served: Any) -> tuple[Body, bool | None]:
+def _read_variables(body: Body, served: Served) -> tuple[Body, bool | None]:
     """Return the template's variables, and whether the model thinks; None if the template decides."""
     variables = {**served.chats.variables, **body.get("chat_template_kwargs", {})}
     switch = variables.get("enable_thinking")
@@ -228,7 +227,7 @@ def _read_reasoning_format(body: Body) -> str:
     return str(given)
 
 
-def _read_settings(body: Body, served: Any) -> Body:
+def _read_settings(body: Body, served: Served) -> Body:
     """Return the settings for the child, which names those that are wrong."""
     settings = {key: value for key, value in body.items() if key not in READ}
     settings |= {"stop": read_stops(body), "n_cmpl": read_n(body, served.n_slots)}

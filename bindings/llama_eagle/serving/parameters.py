@@ -94,7 +94,7 @@ def read_n(body: Body, n_slots: int) -> int:
     """Return the number of choices, which are answered at the same time. Its type has been checked."""
     key = "n_cmpl" if "n_cmpl" in body else "n"
     n = int(body.get(key, 1))
-    require(1 <= n <= n_slots, f"'{key}' is {n}, but this server has {n_slots} slots (--parallel): send 1 to {n_slots}")
+    require(1 <= n <= n_slots, f"'{key}' is {n}: this server answers 1 to {n_slots} at the same time (--parallel)")
     return n
 
 

@@ -55,7 +55,7 @@ def normalized(template: str, messages: Iterable[Any]) -> list[Message]:
     found = join_turns(template, found, text_of)
     if any(message.get("tool_calls") for message in found):
         as_text = abilities.form_of_calls(template).has_text_arguments
-        found = [_with_arguments(message, as_text=as_text) for message in found]
+        found = [with_arguments(message, as_text=as_text) for message in found]
     if any(map(has_calls, found)) and abilities.wants_nine_characters(template):
         found = with_short_ids(found)
     found = [message | {"content": _content(template, message)} for message in found]
@@ -81,7 +81,7 @@ def read_messages(messages: Iterable[Any]) -> list[Message]:
 
 def with_objects(messages: Iterable[Any]) -> list[Message]:
     """Return copies of messages with the arguments of calls as objects and unchanged contents."""
-    return [_with_arguments(_as_mapping(message, f"message {n}")) for n, message in enumerate(messages, start=1)]
+    return [with_arguments(_as_mapping(message, f"message {n}")) for n, message in enumerate(messages, start=1)]
 
 
 def text_of(content: str | Sequence[Mapping[str, Any]] | None, joint: str = "\n") -> str:
@@ -267,7 +267,8 @@ def _with_reasoning(template: str, message: Message) -> Message:
     return found
 
 
-def _with_arguments(message: Message, *, as_text: bool = False) -> Message:
+def with_arguments(message: Message, *, as_text: bool = False) -> Message:
+    """Return a message with the arguments of its calls as objects, or as JSON text. Raises `UsageError`."""
     if not message.get("tool_calls"):
         return message
     calls = [_as_mapping(call, "a tool call") for call in message["tool_calls"]]
