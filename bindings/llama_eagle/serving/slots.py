@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llama_eagle.serving.api_errors import Refusal, child_refusal
@@ -57,12 +57,15 @@ class Steps:
         self._is_stream = is_stream
         self._rest = b""
         self._has_ended = False
+        self._refusal: Refusal | None = None  # raised when the steps before it have been read
 
     async def read(self) -> list[Step] | None:
         """Return the steps that have arrived; None at the end. A list without steps is a sign of life.
 
         Raises `Refusal` for an error of the child, and `ConnectionError` if it ends.
         """
+        if self._refusal:
+            raise self._refusal
         if self._has_ended:
             return None
         if not self._is_stream:
@@ -76,7 +79,18 @@ class Steps:
                 self._has_ended = True
                 return None
             *events, self._rest = (self._rest + part).split(b"\n\n")
-        return [_step(json.loads(event[6:])) for event in events if event.startswith(b"data: {")]
+        return self._steps(json.loads(event[6:]) for event in events if event.startswith(b"data: {"))
+
+    def _steps(self, events: Iterable[dict[str, Any]]) -> list[Step]:
+        """Return the steps of events, up to an error. Raises `Refusal` for an error before the first step."""
+        found: list[Step] = []
+        try:
+            found.extend(map(_step, events))
+        except Refusal as refusal:
+            self._refusal = refusal
+            if not found:
+                raise
+        return found
 
     def close(self) -> None:
         self._answer.close()
