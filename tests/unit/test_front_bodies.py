@@ -67,7 +67,8 @@ def test_a_plain_chat() -> None:
     request = read(temperature=0, max_tokens=5, stop="end", model="m", stream=True, seed=None, user="u")
     assert request.messages == [USER] and (request.model, request.has_stream) == ("m", True)
     assert request.settings | {"user": ""} == {
-        "temperature": 0, "max_tokens": 5, "stop": ["end"], "n_cmpl": 1, "reasoning_budget_tokens": -1, "user": "",
+        "temperature": 0, "max_tokens": 5, "stop": ["end"], "n_cmpl": 1, "user": "",
+        "reasoning_budget_tokens": -1, "reasoning_budget_message": "",
     }  # fmt: skip
 
 
