@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fixtures.serving import Served, serve
 from fixtures.streams import joined
-from fixtures.tiny_gguf import write_draft, write_target
+from fixtures.tiny_gguf import write_draft, write_reranker, write_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -75,14 +75,68 @@ completions = st.fixed_dictionaries({"prompt": prompts, "n_predict": lengths})
 chats = st.fixed_dictionaries(
     {"messages": messages | values, "max_tokens": lengths}, optional={"tools": tools, "tool_choice": values | texts}
 )
+items = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "x"]) | values},
+        optional={
+            "role": st.sampled_from(["user", "assistant", "developer"]) | values, "content": content | values,
+            "call_id": texts | values, "name": texts | values, "arguments": texts | values, "output": content | values,
+            "summary": values, "id": texts | values,
+        },
+    ),
+    max_size=3,
+)  # fmt: skip
+responses = st.fixed_dictionaries(
+    {"input": items | texts | values, "max_output_tokens": lengths},
+    optional={
+        "tools": tools | values, "tool_choice": values | texts, "instructions": texts | values, "text": values,
+        "reasoning": values, "include": values, "truncation": values, "previous_response_id": values,
+    },
+)  # fmt: skip
+own_options = st.dictionaries(
+    st.sampled_from(["num_predict", "temperature", "stop", "seed", "num_ctx"]), values, max_size=2
+)
+ollama = {"model": st.just("target"), "options": own_options.map(lambda given: {"num_predict": 8, **given}) | values}
+of_ollama = {"format": schemas | values, "think": values, "keep_alive": values, "images": values, "system": values}
 BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "/completion": completions,
-    "/v1/completions": st.fixed_dictionaries({"prompt": prompts, "max_tokens": lengths}),
+    "/v1/completions": st.fixed_dictionaries({"prompt": prompts, "max_tokens": lengths}, optional={"suffix": values}),
+    "/infill": st.fixed_dictionaries(
+        {"input_prefix": texts | values, "input_suffix": texts | values, "n_predict": lengths},
+        optional={"prompt": texts | values, "input_extra": values},
+    ),
     "/v1/chat/completions": chats,
+    "/v1/chat/completions/input_tokens": chats,
     "/v1/messages": chats,
+    "/v1/messages/count_tokens": chats,
+    "/v1/responses": responses,
+    "/v1/responses/input_tokens": responses,
     "/apply-template": chats,
     "/tokenize": st.fixed_dictionaries({"content": prompts}, optional={"add_special": values, "with_pieces": values}),
     "/detokenize": st.fixed_dictionaries({"tokens": prompts}),
+    "/api/chat": st.fixed_dictionaries(
+        {**ollama, "messages": messages | values}, optional={**of_ollama, "tools": tools}
+    ),
+    "/api/generate": st.fixed_dictionaries({**ollama, "prompt": texts | values}, optional={**of_ollama, "raw": values}),
+    "/api/show": st.fixed_dictionaries({"model": texts | values}),
+}
+inputs = texts | st.lists(texts | values, max_size=3) | st.lists(st.integers(-2, 600), max_size=4) | values
+embeddings = st.fixed_dictionaries(
+    {"input": inputs}, optional={"dimensions": numbers | values, "encoding_format": st.just("base64") | values}
+)
+VECTORS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "/v1/embeddings": embeddings,
+    "/embedding": st.fixed_dictionaries({"content": inputs}, optional={"embd_normalize": numbers | values}),
+    "/api/embed": st.fixed_dictionaries(
+        {"model": st.just("target"), "input": inputs}, optional={"dimensions": numbers}
+    ),
+}
+SCORES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    path: st.fixed_dictionaries(
+        {"query": texts | values, key: inputs},
+        optional={"top_n": numbers | values, "return_documents": values, "return_text": values},
+    )
+    for path, key in (("/v1/rerank", "documents"), ("/rerank", "texts"))
 }
 requests = st.sampled_from(sorted(BODIES)).flatmap(
     lambda path: st.tuples(st.just(path), BODIES[path], sampling, constrained)
@@ -97,15 +151,62 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+ANY = settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@ANY
 @given(request=requests)
 def test_every_request_is_answered(
     server: Served, request: tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
 ) -> None:
     path, body, options, form = request
-    status, answer = server.post(path, json.loads(json.dumps({**options, **form, **body})))
+    check(server, path, json.dumps({**options, **form, **body}).encode())
+
+
+def check(server: Served, path: str, body: bytes) -> None:
+    status, answer = server.send("POST", path, body)
     assert 200 <= status < 500 or status == 501, (status, answer)  # 501: no model of this kind
+    assert "this server failed" not in str(answer)  # nor within a stream
     assert server.process.poll() is None
+
+
+@ANY
+@given(path=st.sampled_from(sorted({*BODIES, *VECTORS, *SCORES})), data=st.data())
+def test_damaged_bodies_are_answered(server: Served, path: str, data: st.DataObject) -> None:
+    """A valid body, from which bytes are missing, or in which there are others."""
+    text = json.dumps(data.draw({**BODIES, **VECTORS, **SCORES}[path]), ensure_ascii=data.draw(st.booleans()))
+    body = text.encode(errors="surrogatepass")
+    begin, end = (data.draw(st.integers(0, len(body))) for _ in range(2))
+    odd = st.sampled_from(
+        [b"", b"\xff", b"\\ud800", b"\0", b"NaN", b"1e999", b"[" * 600, b'"', b",", b"}", b"9" * 5000]
+    )
+    check(server, path, body[:begin] + data.draw(odd) + body[end:])
+
+
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    target = write_target(tmp_path_factory.mktemp("embedding") / "target.gguf")
+    with serve("-m", target, "-d", "none", "-c", 256, "-t", 1, "--embeddings", "--", "--pooling", "mean") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def ranking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    target = write_reranker(tmp_path_factory.mktemp("ranking") / "target.gguf", window=16)
+    with serve("-m", target, "-d", "none", "-c", 256, "-t", 1, "--reranking") as running:
+        yield running
+
+
+@ANY
+@given(path=st.sampled_from(sorted(VECTORS)), data=st.data())
+def test_every_request_for_vectors_is_answered(embedding: Served, path: str, data: st.DataObject) -> None:
+    check(embedding, path, json.dumps(data.draw(VECTORS[path])).encode())
+
+
+@ANY
+@given(path=st.sampled_from(sorted(SCORES)), data=st.data())
+def test_every_request_for_scores_is_answered(ranking: Served, path: str, data: st.DataObject) -> None:
+    check(ranking, path, json.dumps(data.draw(SCORES[path])).encode())
 
 
 odd_texts = st.sampled_from(["a", "hello abc", "é€😀", " ", "<|im_end|>", "{", '{"a": 1}', "<tool_call>"])
