@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
 from llama_eagle.serving.apis.fields import arguments_of, bare_id
+from llama_eagle.serving.ids import new_id
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 
 STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
@@ -23,7 +23,7 @@ class Message:
 
     def __init__(self, model: str) -> None:
         self._message: dict[str, Any] = {
-            "id": f"msg_{secrets.token_hex(16)}", "type": "message", "role": "assistant", "content": [],
+            "id": new_id("msg_"), "type": "message", "role": "assistant", "content": [],
             "model": model, "stop_reason": None, "stop_sequence": None,
         }  # fmt: skip
         self._block: dict[str, Any] = {}  # the open one; {} if there is none

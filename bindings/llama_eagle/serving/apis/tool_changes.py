@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-TOOL_PLACES = "eagle_tool_places"
+from llama_eagle.serving.bodies import TOOL_PLACES
+
 Tool = dict[str, Any]
 
 

@@ -1,11 +1,11 @@
-"""Requests of ollama's API as requests of llama-server's."""
+"""Requests of ollama's API as requests of OpenAI's chats and of llama-server's raw API."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from llama_eagle.serving.api_errors import Refusal
@@ -21,6 +21,7 @@ OPTIONS = {
     "top_p": "top_p", "typical_p": "typical_p",
 }  # fmt: skip
 AT_THE_TOP = ("temperature", "top_p", "stop", "logprobs", "top_logprobs", "tool_choice")  # as clients send them
+FORMAT, SCHEMA = "response_format", "json_schema"
 IMAGES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}  # by first bytes
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -39,7 +40,7 @@ def model_name(body: Mapping[str, Any]) -> str:
 
 
 def chat(body: Body) -> Body:
-    """Return the request of a chat for /v1/chat/completions. Raises `Refusal`."""
+    """Return the request of a chat in OpenAI's form. Raises `Refusal`."""
     messages = _list_of_objects(body, "messages")
     calls: list[str] = []  # ids of the calls that have no result yet
     request = {"messages": [_message(message, calls) for message in messages], **settings(body)}
@@ -53,6 +54,19 @@ def generated_chat(body: Body) -> Body:
     question = {"role": "user", "content": _text(body, "prompt"), "images": body.get("images", [])}
     system = [{"role": "system", "content": _text(body, "system")}] if body.get("system") else []
     return chat({**body, "messages": [*system, question], "tools": []})
+
+
+def completion(body: Body) -> Body:
+    """Return the raw request of /api/generate with `raw` or `suffix`, which have no chat. Raises `Refusal`."""
+    found = settings({key: value for key, value in body.items() if key not in ("think", "format")})
+    found["n_predict"] = found.pop("max_tokens", -1)
+    if found.pop("logprobs", False):
+        found["n_probs"] = max(1, found.pop("top_logprobs", 0))
+    if body.get("format"):
+        found["json_schema"] = {} if body["format"] == "json" else _format(body["format"])[FORMAT][SCHEMA]["schema"]
+    if body.get("suffix"):
+        return {**found, "input_prefix": body["prompt"], "input_suffix": body["suffix"]}
+    return {**found, "prompt": body["prompt"]}
 
 
 def settings(body: Body) -> Body:
@@ -72,10 +86,10 @@ def _format(given: Any) -> Body:
     if given in ("", {}):
         return {}
     if given == "json":
-        return {"response_format": {"type": "json_object"}}
+        return {FORMAT: {"type": "json_object"}}
     if not isinstance(given, dict):
         raise Refusal(400, 'format is neither "json" nor a JSON schema')
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "format", "schema": given}}}
+    return {FORMAT: {"type": SCHEMA, SCHEMA: {"name": "format", "schema": given}}}
 
 
 def _thoughts(think: Any) -> Body:
@@ -167,10 +181,3 @@ def inputs(body: Body) -> list[str]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise Refusal(400, "input is neither a text nor a list of texts")
     return texts
-
-
-def events(lines: Iterable[str]) -> Iterator[Body]:
-    """Yield the events of a stream's lines."""
-    for line in lines:
-        if line.startswith("data: ") and line != "data: [DONE]":
-            yield json.loads(line[6:])

@@ -1,4 +1,4 @@
-"""Answers of llama-server as lines of ollama's API.
+"""Answers as lines of ollama's API.
 
 A client loses what its parser does not expect. Each line has a role and a text, the last line no text of the answer,
 all calls are in one line, unknown numbers are absent, and a line that says nothing is not sent.
@@ -6,14 +6,17 @@ all calls are in one line, unknown numbers are absent, and a line that says noth
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from llama_eagle.serving.apis.fields import arguments_of
+from llama_eagle.serving.pieces import Piece
+
 Body = dict[str, Any]
+LENGTH = "length"
 
 
 def now() -> str:
@@ -37,71 +40,54 @@ def generate_line(text: str = "", thinking: str = "", calls: list[Body] | None =
 
 @dataclass
 class Reply:
-    """Turns the events of an answer into lines. model: the name that the client uses. say: `chat_line` or another."""
+    """Turns the pieces of an answer into lines. model: the name that the client uses. say: `chat_line` or another."""
 
     model: str
     say: Callable[..., Body]
     begun: float = field(default_factory=time.monotonic)
-    reason: str = "stop"
-    calls: list[Body] = field(default_factory=list)
-    usage: Body = field(default_factory=dict)
-    timings: Body = field(default_factory=dict)
+    text: str = ""
+    thinking: str = ""
+    calls: dict[int, list[str]] = field(default_factory=dict)  # number -> id, name, arguments
+    probabilities: list[Body] = field(default_factory=list)  # of tokens that no line has yet
+    numbers: Body = field(default_factory=dict)
 
-    def take(self, event: Body) -> Iterator[Body]:
-        """Yield the lines of an event: a chunk of a chat or of a completion."""
-        self.usage = event.get("usage") or self.usage
-        self.timings = event.get("timings") or self.timings
-        for choice in event.get("choices", []):
-            delta = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
-            for call in delta.get("tool_calls") or []:
-                self._add_call(call)
-            if choice.get("finish_reason") == "length":
-                self.reason = "length"
-            probabilities = (choice.get("logprobs") or {}).get("content") or []
-            for said in ({"thinking": delta.get("reasoning_content")}, {"text": delta.get("content")}):
-                if any(said.values()):
-                    yield self._line(self.say(**said), probabilities)
-                    probabilities = []
+    def take(self, piece: Piece) -> Iterator[Body]:
+        """Yield the lines of a piece."""
+        for call in piece.calls:
+            parts = self.calls.setdefault(call.index, ["", "", ""])
+            self.calls[call.index] = [a + b for a, b in zip(parts, (call.id, call.name, call.arguments), strict=True)]
+        self.text += piece.content
+        self.thinking += piece.reasoning
+        self.probabilities += map(_logprob, piece.logprobs or [])
+        if piece.reasoning:
+            yield self._line(self.say(thinking=piece.reasoning))
+        if piece.content:
+            yield self._line(self.say(piece.content))
+        if piece.end is not None:
+            self.numbers = {**ended(LENGTH if piece.end.reason == LENGTH else "stop", self.begun), **_counts(piece)}
 
     def end(self) -> Iterator[Body]:
         """Yield the calls, and the last line."""
         if self.calls:
-            yield self._line(self.say(calls=[_call(call) for call in self.calls]))
-        yield {**self._line(self.say()), **ended(self.reason, self.begun), **self._numbers()}
+            yield self._line(self.say(calls=self._whole_calls()))
+        yield {**self._line(self.say()), **self.numbers}
 
-    def whole(self, event: Body) -> Body:
-        """Return an answer that is not streamed as one line."""
-        lines = list(self.take(event))
-        choice = (event.get("choices") or [{}])[0]
-        message = choice.get("message") or {"content": choice.get("text")}
-        said = self.say(
-            message.get("content") or "", message.get("reasoning_content") or "", [_call(each) for each in self.calls]
-        )
-        *_, last = self.end()
-        return {**last, **said} | {key: line[key] for line in lines for key in ("logprobs",) if key in line}
+    def whole(self, pieces: Iterable[Piece]) -> Body:
+        """Return the whole answer as one line."""
+        lines = [line for piece in pieces for line in self.take(piece)]
+        self.probabilities = [each for line in lines for each in line.get("logprobs", ())] + self.probabilities
+        return {**self._line(self.say(self.text, self.thinking, self._whole_calls())), **self.numbers}
 
-    def _add_call(self, call: Body) -> None:
-        function = call.get("function", {})
-        index = call.get("index", len(self.calls))
-        while len(self.calls) <= index:
-            self.calls.append({"id": "", "name": "", "arguments": ""})
-        self.calls[index]["id"] += call.get("id") or ""
-        for key in ("name", "arguments"):
-            self.calls[index][key] += function.get(key) or ""
+    def _whole_calls(self) -> list[Body]:
+        return [
+            {"id": identity, "function": {"name": name, "arguments": arguments_of(text)}}
+            for _, (identity, name, text) in sorted(self.calls.items())
+        ]
 
-    def _line(self, said: Body, probabilities: list[Body] | None = None) -> Body:
-        shown = {"logprobs": [_logprob(each) for each in probabilities]} if probabilities else {}
+    def _line(self, said: Body) -> Body:
+        shown = {"logprobs": self.probabilities} if self.probabilities else {}
+        self.probabilities = []
         return {"model": self.model, "created_at": now(), **said, **shown, "done": False}
-
-    def _numbers(self) -> Body:
-        """Return counts of tokens, and times in nanoseconds."""
-        found = {
-            "prompt_eval_count": self.usage.get("prompt_tokens"),
-            "eval_count": self.usage.get("completion_tokens"),
-            "prompt_eval_duration": _nanoseconds(self.timings.get("prompt_ms")),
-            "eval_duration": _nanoseconds(self.timings.get("predicted_ms")),
-        }
-        return {key: value for key, value in found.items() if value is not None}
 
 
 def ended(reason: str, begun: float) -> Body:
@@ -114,16 +100,12 @@ def ended(reason: str, begun: float) -> Body:
     }
 
 
-def _nanoseconds(ms: float | None) -> int | None:
-    return None if ms is None else int(ms * 1e6)
-
-
-def _call(call: Body) -> Body:
-    try:
-        arguments = json.loads(call["arguments"] or "{}")
-    except ValueError:  # the answer ended within the call
-        arguments = {}
-    return {"id": call["id"], "function": {"name": call["name"], "arguments": arguments}}
+def _counts(piece: Piece) -> Body:
+    """Return counts of tokens, and times in nanoseconds."""
+    timings = piece.end.timings if piece.end else {}
+    times = {"prompt_eval_duration": timings.get("prompt_ms"), "eval_duration": timings.get("predicted_ms")}
+    counts = {"prompt_eval_count": piece.n_prompt, "eval_count": piece.end.n_tokens if piece.end else 0}
+    return counts | {key: int(ms * 1e6) for key, ms in times.items() if ms is not None}
 
 
 def _logprob(entry: Body) -> Body:
