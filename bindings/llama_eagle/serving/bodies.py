@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from llama_eagle.errors import EagleError
 from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.apis.fields import text_at, without_billing
 from llama_eagle.serving.chat_request import ChatRequest
+from llama_eagle.serving.json_body import without_nulls
 from llama_eagle.serving.media import MediaReader
 from llama_eagle.serving.parameters import (
     read_n,
@@ -16,7 +18,6 @@ from llama_eagle.serving.parameters import (
     require_constraints,
     require_types,
     require_unused,
-    without_nulls,
 )
 from llama_eagle.sessions.chats.continued import CONTENT, REASONING, read_begun, without_empty_end
 from llama_eagle.sessions.chats.messages import read_messages, with_arguments
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 REASONING_FORMATS = ("none", "auto", "deepseek", "deepseek-legacy")
-BILLING = "x-anthropic-billing-header:"
 N_ALTERNATIVES = 20  # of each token with log-probabilities, unless the request says otherwise
 TOOL_PLACES = "eagle_tool_places"  # key of our own: tools that a conversation adds or removes
 # Keys that are read here. All others go to the child, which ignores those that it does not know.
@@ -121,8 +121,11 @@ def _read_conversation(body: Body, template: str, media: MediaReader, *, continu
     require("messages" in body, "'messages' is required")
     require(isinstance(given, list), "'messages' is no list")
     require(bool(given), "'messages' is empty: send at least one message")
-    messages = [media.with_marks(template, message) for message in with_calls(given or [])]
-    messages = [with_arguments(message, as_text=True) for message in read_messages(_without_billing(messages))]
+    first, *others = with_calls(given or [])
+    if text_at(first, "role") in ("system", "developer") and first.get("content"):
+        first = {**first, "content": without_billing(first["content"]) or ""}
+    messages = read_messages(media.with_marks(template, message) for message in (first, *others))
+    messages = [with_arguments(message, as_text=True) for message in messages]
     found = without_empty_end(messages)
     if len(found) < len(messages) or not _continues(body, found, is_usual=continues):
         return found, ""
@@ -152,37 +155,6 @@ def _continues(body: Body, messages: list[Body], *, is_usual: bool) -> bool:
     is_second = len(messages) > 1 and messages[-2]["role"] == "assistant"
     require(not is_second, "the last two messages are answers: join them, or leave one out")
     return True
-
-
-def _without_billing(messages: list[Any]) -> list[Any]:
-    """Return messages without Claude Code's line about billing at the beginning of a system prompt.
-
-    Its version and hash change with each session: everything behind it would be evaluated again.
-    """
-    first = messages[0]
-    if not isinstance(first, Mapping) or first.get("role") not in ("system", "developer"):
-        return messages
-    content = first.get("content")
-    if isinstance(content, str):
-        content = _after_billing(content)
-    elif isinstance(content, list):
-        kept = [part for part in map(_part_after_billing, content) if not _is_blank(part)]
-        content = kept or ""
-    return [{**first, "content": content}, *messages[1:]]
-
-
-def _after_billing(text: str) -> str:
-    return text.partition("\n")[2] if text.startswith(BILLING) else text
-
-
-def _part_after_billing(part: Any) -> Any:
-    has_text = isinstance(part, Mapping) and isinstance(part.get("text"), str)
-    return {**part, "text": _after_billing(part["text"])} if has_text else part
-
-
-def _is_blank(part: Any) -> bool:
-    """Return True for a part that had nothing but the line."""
-    return isinstance(part, Mapping) and part.get("text") == ""
 
 
 def _read_places(body: Body) -> list[frozenset[str]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.json_body import without_nulls
 
 Body = Mapping[str, Any]
 SWITCHES = ("stream", "parallel_tool_calls", "add_generation_prompt", "echo", "return_tokens")
@@ -105,8 +106,3 @@ def read_stops(body: Body) -> list[str]:
     stops = [given] if isinstance(given, str) else given
     require(all(isinstance(stop, str) for stop in stops), "'stop' has a part that is no text")
     return list(stops)
-
-
-def without_nulls(given: Body) -> dict[str, Any]:
-    """Return an object without its keys with the value null, which equals an absent one."""
-    return {key: value for key, value in given.items() if value is not None}

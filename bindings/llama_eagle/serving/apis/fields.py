@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.parameters import require
 from llama_eagle.sessions.chats.calls import completed, read_json
 
 Body = dict[str, Any]
+BILLING = "x-anthropic-billing-header:"
 FORMATS = ("text", "json_object", "json_schema")
-
-
-def require(is_met: bool, message: str) -> None:
-    """Raise `Refusal` unless the condition is met."""
-    if not is_met:
-        raise Refusal(400, message)
 
 
 def text_at(value: Any, key: str) -> str:
@@ -28,6 +23,19 @@ def object_at(value: Any, key: str) -> Body:
     """Return the object that an object has under a key; {} for anything else."""
     found = value.get(key) if isinstance(value, Mapping) else None
     return found if isinstance(found, dict) else {}
+
+
+def without_billing(prompt: Any) -> Any:
+    """Return a system prompt without Claude Code's line about billing.
+
+    Its version and hash change with each session: everything behind it would be evaluated again.
+    """
+    if isinstance(prompt, str):
+        return prompt.partition("\n")[2] if prompt.startswith(BILLING) else prompt
+    if not isinstance(prompt, list):
+        return prompt
+    parts = [{**part, "text": without_billing(part["text"])} if text_at(part, "text") else part for part in prompt]
+    return [part for part in parts if not isinstance(part, dict) or part.get("text") != ""]
 
 
 def bare_id(given: str) -> str:

@@ -14,12 +14,13 @@ from llama_eagle.serving.apis.fields import (
     Body,
     bare_id,
     object_at,
-    require,
     response_format,
     text_at,
+    without_billing,
 )
 from llama_eagle.serving.apis.tool_changes import OfferedTools
 from llama_eagle.serving.json_body import without_nulls
+from llama_eagle.serving.parameters import require
 
 DEFAULT_LIMIT = 4096  # tokens of an answer; Anthropic's API has no default
 DEFAULT_BUDGET = 10000  # tokens of thoughts
@@ -29,7 +30,6 @@ BLOCKS = ("text", "thinking", "redacted_thinking", "image", "tool_use", "tool_re
 IMAGES = ("base64", "url")
 CLEARS_THOUGHTS = "clear_thinking_"  # templates drop earlier thoughts themselves
 TEMPLATE_EFFORTS = {"max": "high", "xhigh": "high"}  # templates know no more than "high"
-BILLING = "x-anthropic-billing-header:"
 READ = {  # keys that are read here, or have no effect
     "system", "messages", "tools", "tool_choice", "stop_sequences", "max_tokens", "max_completion_tokens", "metadata",
     "thinking", "output_config", "output_format", "n", "n_cmpl",
@@ -50,19 +50,6 @@ def chat_body(given: Body) -> Body:
     if "stop_sequences" in body:
         found["stop"] = body["stop_sequences"]
     return {key: value for key, value in body.items() if key not in READ} | found
-
-
-def without_billing(prompt: Any) -> Any:
-    """Return a system prompt without Claude Code's line about billing.
-
-    Its version and hash change with each session: everything behind it would be evaluated again.
-    """
-    if isinstance(prompt, str):
-        return prompt.partition("\n")[2] if prompt.startswith(BILLING) else prompt
-    if not isinstance(prompt, list):
-        return prompt
-    parts = [{**part, "text": without_billing(part["text"])} if text_at(part, "text") else part for part in prompt]
-    return [part for part in parts if not isinstance(part, dict) or part.get("text") != ""]
 
 
 def _check(body: Body) -> None:

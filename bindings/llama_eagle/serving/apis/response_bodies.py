@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from llama_eagle.serving.apis import response_items, response_tools
-from llama_eagle.serving.apis.fields import Body, require, response_format, text_at
+from llama_eagle.serving.apis.fields import Body, response_format, text_at
 from llama_eagle.serving.apis.response_items import RecentItems
 from llama_eagle.serving.json_body import without_nulls
+from llama_eagle.serving.parameters import require
 
 UNSUPPORTED = ("background", "conversation", "previous_response_id", "prompt", "context_management")
 LOGPROBS = "message.output_text.logprobs"
