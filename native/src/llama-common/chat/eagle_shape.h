@@ -26,17 +26,20 @@ inline int64_t eagle_n_alternatives(const common_json & request, eagle_api api) 
     return eagle_has(request, "top_logprobs") ? request.at("top_logprobs").get<int64_t>() : 0;
 }
 
-// Sets the number of probabilities that the engine keeps per token for `logprobs` of OpenAI's completions, where 0
-// means those of the tokens alone.
-inline void eagle_read_logprobs(common_json & body) {
-    if (!eagle_has(body, "logprobs") || body.at("logprobs") == false) {
-        return;
-    }
-    const common_json & wanted = body.at("logprobs");
-    eagle_require(wanted.is_boolean() || (wanted.is_number_integer() && wanted.get<int64_t>() >= 0),
-                  "'logprobs' is a number of alternatives, at least 0");
-    const int64_t n_alternatives = wanted.is_boolean() ? 0 : wanted.get<int64_t>();
-    body["n_probs"] = std::max<int64_t>(1, n_alternatives);
+// Returns the id of a request's completions, which the front may choose: it ends their reasoning by it.
+inline std::string eagle_completion_id(const common_json & request, const std::string & usual) {
+    const std::string given = eagle_text_at(request, "completion_id");
+    return given.empty() ? usual : given;
+}
+
+// Returns the vocabulary's tokens of gaps; -1: it has no such token.
+template <typename Meta>
+common_json eagle_infill_tokens(const Meta & meta) {
+    return common_json{{"pre", meta.fim_pre_token},
+                       {"suf", meta.fim_sub_token},
+                       {"mid", meta.fim_mid_token},
+                       {"rep", meta.fim_rep_token},
+                       {"sep", meta.fim_sep_token}};
 }
 
 // Returns the number of answers to each prompt.

@@ -47,8 +47,9 @@ class eagle_literals {
             std::stable_sort(texts.second.begin(), texts.second.end(),
                              [](const std::string & a, const std::string & b) { return a.size() > b.size(); });
         }
+        const char * given = std::getenv("LLAMA_EAGLE_LITERAL_MARK");  // of the front
         std::random_device random;
-        state.mark = "eagle" + std::to_string(random()) + std::to_string(random()) + "_";
+        state.mark = given ? given : "eagle" + std::to_string(random()) + std::to_string(random()) + "_";
     }
 
     static const llama_vocab * vocab() { return get().vocab; }
