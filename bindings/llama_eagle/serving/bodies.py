@@ -180,11 +180,11 @@ def _read_schema(body: Body) -> Any:
 
 
 def _read_variables(body: Body, served: Served) -> tuple[Body, bool | None]:
-    """Return the template's variables, and whether the model thinks; None if the template decides."""
+    """Return the template's variables but for `enable_thinking`, and its value; None if the template decides."""
     variables = {**served.chats.variables, **body.get("chat_template_kwargs", {})}
     switch = variables.get("enable_thinking")
     require(not isinstance(switch, str), "'chat_template_kwargs.enable_thinking' is a text, not true or false")
-    thinks = switch if isinstance(switch, bool) else served.chats.thinks
+    thinks = variables.pop("enable_thinking") if isinstance(switch, bool) else served.chats.thinks
     effort = body.get("reasoning_effort", "")
     if effort == "none":
         variables.pop("reasoning_effort", None)
