@@ -315,6 +315,8 @@ def test_last_answers_are_continued() -> None:
     )  # fmt: skip
     thinking = (USER, said("assistant", "", reasoning_content="Let me"))
     assert read(messages=thinking).continued == "reasoning_content"
+    closed = (USER, said("assistant", "<think>a</think>b"))
+    assert read(served(THINKING), closed, **given).continued == "content"
     assert "add_generation_prompt" in refused(messages=messages, continue_final_message=True)
     assert "last message" in refused(continue_final_message=True, add_generation_prompt=False)
     assert "last two" in refused(messages=(*messages, said("assistant")))

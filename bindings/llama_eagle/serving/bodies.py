@@ -133,9 +133,8 @@ def _read_conversation(body: Body, template: str, media: MediaReader, *, continu
         not found[-1].get("tool_calls"),
         "the last message is an answer with tool calls, which no model continues: send the results of the calls",
     )
-    last, continued = read_begun(template, found[-1])
-    asked = body.get("continue_final_message")
-    return [*found[:-1], last], asked if asked in (CONTENT, REASONING) else continued
+    last, continued = read_begun(template, found[-1], body.get("continue_final_message"))
+    return [*found[:-1], last], continued
 
 
 def _continues(body: Body, messages: list[Body], *, is_usual: bool) -> bool:

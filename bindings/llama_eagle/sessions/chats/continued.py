@@ -26,10 +26,11 @@ def _is_empty(message: Mapping[str, Any]) -> bool:
     return message["role"] == "assistant" and not any(message.get(key) for key in (CONTENT, REASONING, "tool_calls"))
 
 
-def read_begun(template: str, message: Message) -> tuple[Message, str]:
+def read_begun(template: str, message: Message, asked: Any = None) -> tuple[Message, str]:
     """Return a last answer with its thoughts apart, and what of it the model continues: `CONTENT` or `REASONING`.
 
-    Templates write the tags of thoughts themselves: an empty thought would precede thoughts in the content.
+    asked: one of them, if the request has a choice; thoughts that have ended are not continued. Templates write the
+    tags of thoughts themselves: an empty thought would precede thoughts in the content.
     """
     content = text_of(message.get("content"))
     if not message.get(REASONING):
@@ -43,6 +44,8 @@ def read_begun(template: str, message: Message) -> tuple[Message, str]:
             content = found[CONTENT]
             if is_closed:
                 return message, CONTENT
+    if asked in (CONTENT, REASONING):
+        return message, asked
     return message, REASONING if message.get(REASONING) and not content else CONTENT
 
 
