@@ -85,7 +85,8 @@ class Steps:
         """Return the steps of events, up to an error. Raises `Refusal` for an error before the first step."""
         found: list[Step] = []
         try:
-            found.extend(map(_step, events))
+            for event in events:
+                found.append(_step(event))
         except Refusal as refusal:
             self._refusal = refusal
             if not found:
