@@ -197,3 +197,23 @@ def test_the_nearest_effort_that_a_template_takes(tmp_path: Path) -> None:
             assert status == 200 and f"reasoning_effort:{taken}<" in answer["prompt"], answer
         status, answer = server.post("/apply-template", {"messages": [USER], "reasoning_effort": "much"})
         assert status == 400 and "should be no_think/low/high" in answer["error"]["message"]
+
+
+FORM = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"a": {"const": 1}}}}}
+CONTINUED = {"messages": [USER, {"role": "assistant", "content": "It is "}]}
+VARIABLES: dict[str, tuple[str, dict[str, Any], str]] = {  # template, request and a part of the prompt
+    "thoughts that the parser does not know are off": ("Apertus-8B-Instruct", {}, "Deliberation: disabled"),
+    "a request turns them on": (
+        "Apertus-8B-Instruct", {"chat_template_kwargs": {"enable_thinking": True}}, "Deliberation: enabled",
+    ),
+    "an answer that the template begins by default": ("upstage-Solar-Open-100B", CONTINUED, "<|begin|>assistantIt is "),
+    "a format that the template shows": ("deepseek-ai-DeepSeek-V4", {"response_format": FORM}, '"const": 1'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_variables_of_templates(tmp_path: Path, name: str) -> None:
+    template, body, part = VARIABLES[name]
+    with serve_template(tmp_path, template) as server:
+        status, answer = server.post("/apply-template", {"messages": [USER], **body})
+    assert status == 200 and part in answer["prompt"], answer

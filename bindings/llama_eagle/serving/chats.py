@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle.errors import EagleError
@@ -23,6 +24,7 @@ from llama_eagle.serving.slots import Step, Steps
 from llama_eagle.sessions.chat import Reply, schema_grammar
 from llama_eagle.sessions.chats.calls import is_json
 from llama_eagle.sessions.chats.messages import render_chat, text_of
+from llama_eagle.sessions.chats.responses import is_deepseek_v4
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front
@@ -78,7 +80,7 @@ def prepare(model: Served, body: Body) -> Chat:
 
 def _chat(model: Served, request: ChatRequest) -> Chat:
     template = model.template_for(has_tools=bool(request.tools))
-    variables = _variables(model, request)
+    variables = _variables(model, request, template)
     text = ""
     if not request.continued:
         text = render_chat(template, variables, model.name)
@@ -94,7 +96,7 @@ def _chat(model: Served, request: ChatRequest) -> Chat:
     }  # fmt: skip
     replies = [Reply(**given) for _ in range(request.settings["n_cmpl"])]
     if request.continued:
-        before = {**variables, "messages": request.messages[:-1], "add_generation_prompt": False}
+        before = {**variables, "messages": request.messages[:-1]}
         text = render_chat(template, before, model.name) + replies[0].generation_prompt
     text = text.removeprefix(model.bos) if model.adds_bos else text
     rules = {"grammar": request.grammar, **replies[0].settings, "stop": [*request.settings["stop"], *replies[0].stops]}
@@ -109,27 +111,34 @@ def _plain_chat(model: Served, request: ChatRequest) -> Chat:
     return Chat(request, text, _raw(request, text, {"grammar": grammar}), [])
 
 
-def _variables(model: Served, request: ChatRequest) -> dict[str, Any]:
-    """Return the variables of the template."""
+def _variables(model: Served, request: ChatRequest, template: str) -> dict[str, Any]:
+    """Return the variables of the template. Those of the request overrule what follows from others."""
     tools = [tool for tool in request.tools if tool["function"]["name"] not in request.late_tools]
     now = time.localtime()
     found = {
         "bos_token": model.bos,
         "eos_token": model.eos,
-        "enable_thinking": request.thinks is not False,
+        "enable_thinking": request.thinks is not False and _has_thoughts(template),
         "date_string": time.strftime("%d %b %Y", now),
         "datetime": time.strftime("%b %d %Y", now),
-        **request.variables,
-        "messages": request.messages,
-        "tools": tools or None,
-        "add_generation_prompt": request.adds_generation_prompt,
     }
-    if isinstance(preserves := found.get("preserve_reasoning"), bool):  # as templates name it
+    if isinstance(preserves := request.variables.get("preserve_reasoning"), bool):  # as templates name it
         found |= {"preserve_thinking": preserves}
         found |= dict.fromkeys(("clear_thinking", "truncate_history_thinking", "drop_thinking"), not preserves)
-    if effort := found.get("reasoning_effort"):
+    if effort := request.variables.get("reasoning_effort"):
         found["reasoning_strength"] = effort
-    return found
+    if request.schema is not None and is_deepseek_v4(template):
+        found["response_format"] = request.schema
+    found |= {**request.variables, "messages": request.messages, "tools": tools or None}
+    # Undefined instead of False: two templates add the beginning of an answer by default, and its parser expects that.
+    return found | ({"add_generation_prompt": True} if request.adds_generation_prompt else {})
+
+
+@lru_cache(maxsize=8)
+def _has_thoughts(template: str) -> bool:
+    """Return True if the parser knows the thoughts of the template's answers."""
+    reply = Reply(template=template, bos="", eos="", messages=[{"role": "user", "content": "Question"}], tools=[])
+    return "reasoning_budget_start_tag" in reply.settings
 
 
 def _raw(request: ChatRequest, text: str, rules: Mapping[str, Any]) -> dict[str, Any]:
