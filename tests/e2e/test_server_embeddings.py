@@ -116,7 +116,13 @@ def test_the_server_takes_the_option_that_it_names(target: Path) -> None:
         status, answer = server.post("/v1/embeddings", {"input": "a", "model": "m"})
         assert status == 501 and "`--embeddings`" in answer["error"]["message"], answer
     with serve(*options, "--embeddings", "--", "--pooling", "mean") as server:
-        assert len(vectors(server, ["one two"])[0]) == 64
+        (vector,) = vectors(server, ["one two"])
+        assert len(vector) == 64
+        (model,) = server.get("/api/tags")[1]["models"]
+        shown = server.post("/api/show", {"model": model["name"]})[1]
+        assert {"completion", "embedding"} & {*shown["capabilities"]} == {"embedding"}  # llm-ollama goes by it
+        status, answer = server.post("/api/embed", {"model": model["name"], "input": "one two"})
+        assert status == 200 and np.allclose(answer["embeddings"], [vector]), answer
 
 
 def test_vectors_of_fewer_dimensions(server: Served) -> None:

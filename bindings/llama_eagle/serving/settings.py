@@ -12,7 +12,7 @@ from pathlib import Path
 from llama_eagle.serving.access import Access
 from llama_eagle.serving.child import Child
 from llama_eagle.serving.extra_args import has_scores, last_value, normalized
-from llama_eagle.serving.options import Checked, is_for_this_machine
+from llama_eagle.serving.options import EMBEDDING, Checked, is_for_this_machine
 from llama_eagle.serving.served import ChatSettings, chat_settings
 
 MAX_BODY_MIB = 32
@@ -25,8 +25,8 @@ class FrontSettings:
     """host, port: where the front listens. access: who may use it. max_body: largest body of a request, in bytes.
 
     prefix: that of all paths. chats: how the child was told to handle them. n_trained: context of the model's training
-    in tokens, 0 if it is unknown. has_scores: the model's vectors are scores of documents. spm_infill: a gap's suffix
-    comes first.
+    in tokens, 0 if it is unknown. has_vectors: the server was started for vectors or scores, not for text. has_scores:
+    the model's vectors are scores of documents. spm_infill: a gap's suffix comes first.
     """
 
     host: str
@@ -36,6 +36,7 @@ class FrontSettings:
     prefix: str = ""
     chats: ChatSettings = field(default_factory=ChatSettings)
     n_trained: int = 0
+    has_vectors: bool = False
     has_scores: bool = False
     spm_infill: bool = False
 
@@ -60,7 +61,8 @@ def for_arguments(settings: FrontSettings, extra: Sequence[str]) -> FrontSetting
     access = replace(settings.access, keys=keys, origins=origins, has_credentials=credentials[-1:] != CREDENTIALS[1:])
     spm_infill = any(normalized(argument) == "--spm-infill" for argument in extra)
     prefix = last_value(extra, "--api-prefix", settings.prefix)
-    return replace(settings, access=access, prefix=prefix, spm_infill=spm_infill)
+    has_vectors = not EMBEDDING.isdisjoint(map(normalized, extra))
+    return replace(settings, access=access, prefix=prefix, spm_infill=spm_infill, has_vectors=has_vectors)
 
 
 def max_body(environment: Mapping[str, str]) -> int:

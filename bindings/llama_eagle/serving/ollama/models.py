@@ -49,10 +49,9 @@ def details(model: Body, family: str) -> Body:
     }  # fmt: skip
 
 
-def shown(model: Body, properties: Body, family: str) -> Body:
-    """Return the answer of /api/show. properties: those of llama-server."""
+def shown(model: Body, properties: Body, family: str, *, has_vectors: bool) -> Body:
+    """Return the answer of /api/show. properties: those of llama-server. has_vectors: it answers with vectors alone."""
     meta, template = model.get("meta") or {}, properties.get("chat_template") or ""
-    has_vectors = "embedding" in model["capabilities"]
     info: dict[str, Any] = {
         "general.architecture": family,
         "general.parameter_count": meta.get("n_params"),

@@ -32,10 +32,7 @@ async def _body(request: Request) -> Body:
 
 
 async def _models(request: Request) -> list[Body]:
-    """Return the child's models, with what they can do."""
-    found = await ask_json(request.app, "GET", "/v1/models")
-    can = {model["name"]: model.get("capabilities", []) for model in found.get("models", [])}
-    return [{**model, "capabilities": can.get(model["id"], [])} for model in found["data"]]
+    return [*(await ask_json(request.app, "GET", "/v1/models"))["data"]]
 
 
 async def _name(request: Request, body: Body) -> str:
@@ -165,7 +162,7 @@ async def show(request: Request) -> Response:
     model = models.require_model(await _models(request), name)
     properties = await ask_json(request.app, "GET", "/props")
     family = _family(properties.get("model_path") or "")
-    return JSONResponse(models.shown(model, properties, family))
+    return JSONResponse(models.shown(model, properties, family, has_vectors=request.app.settings.has_vectors))
 
 
 @lru_cache(maxsize=8)
