@@ -39,7 +39,7 @@ def test_what_is_no_token_is_named(value: object) -> None:
     ],
 )  # fmt: skip
 def test_models_with_scores(extra: list[str], expected: list[bool]) -> None:
-    """Of a model whose file names the pooling type mean, and of one whose file names rank."""
+    """Models whose files name the pooling types mean and rank."""
 
     def header(pooling: int) -> Header:
         keys = {"general.architecture": "bert", "bert.pooling_type": pooling}

@@ -10,7 +10,7 @@ from typing import Any
 
 from llama_eagle.serving.api_errors import Refusal
 
-MAX_DEPTH = 500  # levels: Python's own limit is near 1,000 calls, of which those of the server are some
+MAX_DEPTH = 500  # levels: Python's own limit is near 1,000 calls, and the server needs some of them
 MAX_VALUES = 1_000_000  # reading more would stop all other answers for longer than half a second
 MAX_KEYS = 20_000  # of one object: the child compares each with those before it
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
