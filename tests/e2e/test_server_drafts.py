@@ -158,7 +158,7 @@ def test_statistics_reach_the_client(demo: tuple[Served, Path]) -> None:
 
 
 def test_acceptance_is_kept_for_the_next_price(eagle3: list[object], tmp_path: Path) -> None:
-    """What came after the last report is lost if the server has no time to end."""
+    """Figures behind the last report are lost if the server has no time to end."""
     with serve(*eagle3, "--n-draft", 4, *CONTEXT, LLAMA_EAGLE_CACHE=str(tmp_path)) as server:
         answers = [server.complete([40, 41, n], 400, temperature=0, ignore_eos=True) for n in (42, 43, 44)]
     (kept,) = (json.loads(file.read_text()) for file in tmp_path.rglob("acceptance/*.json"))

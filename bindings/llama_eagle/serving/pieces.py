@@ -1,4 +1,4 @@
-"""What an answer to a chat consists of, for every API that the front speaks."""
+"""Pieces of an answer to a chat, for every API that the front speaks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class End:
 
 @dataclass(frozen=True)
 class Piece:
-    """What is new in a choice. One step of the engine gives one piece, which may be empty but for its counts.
+    """The new part of a choice. One step of the engine gives one piece, which may be empty but for its counts.
 
     choice: the choice's number, from 0. reasoning, content, calls: what is new. logprobs: the entries of these tokens
     in the form of OpenAI's `logprobs.content`, if the request asks for them. n_prompt: tokens of the prompt, n_cached

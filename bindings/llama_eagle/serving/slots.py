@@ -21,7 +21,7 @@ FIELDS = [  # of the last event of a choice that are read here; the others repea
 
 
 class Step(NamedTuple):
-    """What is new in a choice: a token or several, the progress of its prompt, or its end.
+    """The new part of a choice: a token or several, the progress of its prompt, or its end.
 
     choice: its number; with several prompts, the choices of the first come first. text: may be empty, because a stop
     text or a character may begin in it. tokens: ids, if the request has `return_tokens`. probabilities: one entry for
