@@ -19,7 +19,10 @@ COUNT = "/v1/messages/count_tokens"
 FUNCTION = {"name": "weather", "description": "d", "parameters": CITY}
 QUESTION = [{"role": "user", "content": "How is it?"}]
 
-GAP = ",".join(f"tokenizer.ggml.fim_{name}_token_id=int:{id_}" for id_, name in enumerate(("pre", "suf", "mid"), 1))
+PRE, SUF, MID = 1, 2, 3
+GAP = ",".join(
+    f"tokenizer.ggml.fim_{name}_token_id=int:{id_}" for name, id_ in (("pre", PRE), ("suf", SUF), ("mid", MID))
+)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +91,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     *[(TEXT, {"n": n}) for n in ("2", 1.5)],
     (CHAT, {"stop": [1]}),
     (CHAT, {"seed": "5"}),
-    (TEXT, {"suffix": "end"}),
+    (TEXT, {"suffix": 5}),
+    (TEXT, {"suffix": "end", "echo": True, "logprobs": 1}),
     (TEXT, {"best_of": 3, "n": 2}),
 ]  # fmt: skip
 
@@ -297,3 +301,47 @@ def test_a_gap_is_streamed(server: Served) -> None:
     status, answer = server.post("/infill", given | {"stream": True})
     parts = [json.loads(line.removeprefix("data: ")) for line in answer.splitlines() if line.startswith("data: {")]
     assert (status, "".join(part["content"] for part in parts)) == (200, text)
+
+
+def prompt_of_gap(server: Served, **given: Any) -> bytes:
+    """Return the prompt as the server evaluates it, in which each token is a byte."""
+    body = {"input_prefix": "", "input_suffix": "", "n_predict": 2, "temperature": 0, **given}
+    status, answer = server.post("/infill", body)
+    assert status == 200 and answer["tokens_evaluated"] == len(answer["prompt"]), answer
+    return str(answer["prompt"]).encode()
+
+
+def test_a_gap_is_where_the_answer_is(server: Served) -> None:
+    """The beginning of the answer is behind the middle token, and files are before the gap, each as a whole."""
+    gap = {"input_prefix": "ab", "input_suffix": "cd", "prompt": "x"}
+    around = bytes([PRE]) + b"ab" + bytes([SUF]) + b"cd" + bytes([MID]) + b"x"
+    assert prompt_of_gap(server, **gap) == around
+    n_ctx = server.get("/props")[1]["default_generation_settings"]["n_ctx"]
+    files = [{"text": "q" * (n_ctx // 2)}, {"text": "second", "filename": "b.py"}, {"text": "w" * (n_ctx // 2)}]
+    assert prompt_of_gap(server, **gap, input_extra=files[1:2]) == b"\n\n--- snippet ---\n\nsecond" + around
+    found = prompt_of_gap(server, **gap, input_extra=files)
+    assert b"q" not in found and b"second" in found and found.count(b"w") == n_ctx // 2
+
+
+def test_a_gap_may_take_the_whole_context(server: Served) -> None:
+    """What is far from the gap is left out, as little as possible."""
+    n_ctx = server.get("/props")[1]["default_generation_settings"]["n_ctx"]
+    before, behind = "0123456789" * (n_ctx // 10 + 1), "abcdefghij" * (n_ctx // 10 + 1)
+    found = prompt_of_gap(server, input_prefix=before, input_suffix="end")
+    assert found == bytes([PRE]) + before[-(n_ctx - 8) :].encode() + bytes([SUF]) + b"end" + bytes([MID])
+    found = prompt_of_gap(server, input_prefix=before, input_suffix=behind)
+    n_before = found.index(SUF) - 1
+    assert found[1 : n_before + 1] == before[-n_before:].encode() and n_before > 2 * (len(found) - n_before)
+    assert behind.encode().startswith(found[n_before + 2 : -1]) and len(found) == n_ctx - 2
+
+
+@pytest.mark.parametrize("prompt", ["ab", [97, 98], ["a", 98]], ids=str)
+def test_a_suffix(server: Served, prompt: Any) -> None:
+    """The answer of /infill, also streamed, for several prompts and with an echo."""
+    expected = server.post("/infill", FIELDS["/infill"])[1]["content"]
+    body = {"prompt": prompt, "suffix": "cd", "max_tokens": 3, "temperature": 0}
+    assert whole(server, TEXT, body) == expected
+    assert "".join(event["choices"][0]["text"] for event in events(server, TEXT, body)) == expected
+    assert whole(server, TEXT, {**body, "echo": True}) == f"ab{expected}"
+    choices = server.post(TEXT, {**body, "prompt": [prompt, "q"]})[1]["choices"]
+    assert len(choices) == 2 and choices[0]["text"] == expected

@@ -49,6 +49,8 @@ def read_completion(given: Body, model: Served) -> CompletionRequest:
     n = read_n(body, model.n_slots)
     suffix = body.get("suffix", "")
     require(isinstance(suffix, str), "'suffix' is no text")
+    has_objects = any(isinstance(each, dict) for each in prompts_of(body["prompt"]))
+    require(not (suffix and has_objects), "with 'suffix', a prompt is a text or a list of token ids and texts")
     wanted = body.get("logprobs")
     is_number = isinstance(wanted, int) and wanted >= 0
     require(wanted is None or is_number, "'logprobs' is a number of alternatives, at least 0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -37,21 +37,25 @@ def routes(prefix: str = "") -> list[BaseRoute]:
 
 async def infill(request: Request) -> Any:
     """Answer with the text between `input_prefix` and `input_suffix`, which `prompt` begins."""
-    front: Front = request.app
-    body = read_infill(read_json_body(await request.body()))
+    raw = await raw_infill(request.app, read_json_body(await request.body()))
+    return await passed_on(request.app, slots.PATH, json.dumps(raw).encode())
+
+
+async def raw_infill(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the raw request for a body of /infill. Raises `Refusal`."""
+    body = read_infill(given)
+    raw = {key: value for key, value in body.items() if key not in KEYS}
     model = await served(front)
+    check_own({**raw, "prompt": 0}, model)
     marks = InfillTokens.of(model.infill)
     if marks is None:
         raise Refusal(501, "this model has no infill tokens, so it fills no gaps")
     prefix, suffix, begun = [await _tokens(front, body.get(key, "")) for key in TEXTS]
-    files = [file async for file in _files(front, body.get("input_extra", ()), marks)]
-    opening = [marks.repository, *await _tokens(front, REPOSITORY)] if marks.repository >= 0 else []
-    head = [marks.file, *await _tokens(front, THIS_FILE)] if marks.file >= 0 else []
-    gap = Gap(prefix, suffix, begun, files, opening, head)
-    raw = {key: value for key, value in body.items() if key not in KEYS}
-    raw["prompt"] = _prompt(gap, marks, model, front, body)
-    check_own(raw, model)
-    return await passed_on(front, slots.PATH, json.dumps(raw).encode())
+    before_file = [marks.file] if marks.file >= 0 else [SNIPPET]
+    files = [await _tokens(front, [*before_file, *_parts(file, marks)]) for file in body.get("input_extra", ())]
+    opening = await _tokens(front, [marks.repository, REPOSITORY]) if marks.repository >= 0 else ()
+    head = await _tokens(front, [marks.file, THIS_FILE]) if marks.file >= 0 else ()
+    return {**raw, "prompt": _prompt(Gap(prefix, suffix, begun, files, opening, head), marks, model, front, body)}
 
 
 async def prompts_before(front: Front, prompts: Sequence[Any], suffix: str, body: Mapping[str, Any]) -> list[list[int]]:
@@ -95,14 +99,9 @@ def _prompt(gap: Gap, marks: InfillTokens, model: Served, front: Front, body: Ma
     )
 
 
-async def _files(front: Front, files: Sequence[Mapping[str, Any]], marks: InfillTokens) -> AsyncIterator[list[int]]:
-    """Yield the tokens of other files, each behind its name."""
-    for file in files:
-        text = await _tokens(front, file["text"])
-        if marks.file >= 0:
-            yield [marks.file, *await _tokens(front, f"{file.get('filename') or NO_NAME}\n"), *text]
-        else:
-            yield [*await _tokens(front, SNIPPET), *text]
+def _parts(file: Mapping[str, Any], marks: InfillTokens) -> list[str]:
+    """Return the texts of a file: its name, for which there may be no place, and its text."""
+    return [f"{file.get('filename') or NO_NAME}\n", file["text"]] if marks.file >= 0 else [file["text"]]
 
 
 async def _tokens(front: Front, prompt: Any) -> list[int]:

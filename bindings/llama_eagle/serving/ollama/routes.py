@@ -14,6 +14,7 @@ from starlette.routing import Route
 from llama_eagle.errors import EagleError
 from llama_eagle.serving import chats
 from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.apis.infill import raw_infill
 from llama_eagle.serving.events import LINES, Answer, PieceStream, all_pieces, compact
 from llama_eagle.serving.ollama import bodies, models, replies
 from llama_eagle.serving.ollama.bodies import Body
@@ -23,7 +24,6 @@ from llama_eagle.serving.served import served
 from llama_eagle.serving.slots import Step, Steps, ask_json, start
 
 VERSION = "0.12.0"  # of the API: clients compare it with versions that gained a feature
-COMPLETION, INFILL = "/completion", "/infill"
 Endpoint = Callable[[Request], Awaitable[Response | PieceStream]]
 
 
@@ -116,8 +116,10 @@ async def generate(request: Request) -> Response | PieceStream:
     reply, is_stream = Reply(name, replies.generate_line), _is_stream(given)
     if not given.get("raw") and not given.get("suffix"):
         return await _chat(request, bodies.generated_chat(given), reply, is_stream=is_stream)
-    body, path = {**bodies.completion(given), "stream": is_stream}, INFILL if given.get("suffix") else COMPLETION
-    return await _answer(_Completion(await start(request.app, body, path)), reply, is_stream=is_stream)
+    body = {**bodies.completion(given), "stream": is_stream}
+    if given.get("suffix"):
+        body = await raw_infill(request.app, body)
+    return await _answer(_Completion(await start(request.app, body)), reply, is_stream=is_stream)
 
 
 async def embed(request: Request) -> Response:
