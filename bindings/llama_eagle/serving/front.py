@@ -59,10 +59,9 @@ def run(served: Checked, about: str) -> int:
         def read_log() -> str:
             return follow_log(process, served.options.verbose, announce, PromptLines(), served.learn)
 
-        apis = (completions, infill, messages, responses, tokens, vectors)
+        apis = (completions, infill, messages, models, responses, tokens, vectors)
         routes = [each for api in apis for each in api.routes(settings.prefix)]
-        routes = [*models.routes(child, settings.prefix), *routes, *ROUTES]
-        front = Front(child, settings, routes, model_files(served))
+        front = Front(child, settings, [*routes, *ROUTES], model_files(served))
         return until_end(process, lambda: asyncio.run(_serve(front, listener, read_log)), "See --verbose.")
 
 

@@ -11,31 +11,25 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from llama_eagle.serving.api_errors import Refusal, child_refusal
-from llama_eagle.serving.child import Child
+from llama_eagle.serving import slots
+from llama_eagle.serving.api_errors import Refusal
 
 PATH = "/v1/models"
 
 
-def routes(child: Child, prefix: str = "") -> list[BaseRoute]:
-    """Return the routes over a child. prefix: that of all its paths."""
+def routes(prefix: str = "") -> list[BaseRoute]:
+    """Return the routes. prefix: that of all paths."""
+    endpoints = {PATH: show_list, f"{PATH}/{{id:path}}": show_one}
+    return [Route(f"{prefix}{path}", each) for path, each in endpoints.items()]
 
-    async def described() -> dict[str, Any]:
-        """Return the child's list with the fields of both APIs. Raises `Refusal`."""
-        answer = await child.request("GET", f"{prefix}{PATH}".encode())
-        data = await answer.read()
-        answer.close()
-        if answer.status != 200:
-            raise child_refusal(answer.status, data)
-        return _described(json.loads(data))
 
-    async def show_list(_request: Request) -> Response:
-        return JSONResponse(await described())
+async def show_list(request: Request) -> Response:
+    return JSONResponse(_described(await slots.ask_json(request.app, "GET", PATH)))
 
-    async def show_one(request: Request) -> Response:
-        return JSONResponse(_one(await described(), request.path_params["id"]))
 
-    return [Route(f"{prefix}{PATH}", show_list), Route(f"{prefix}{PATH}/{{id:path}}", show_one)]
+async def show_one(request: Request) -> Response:
+    found = _described(await slots.ask_json(request.app, "GET", PATH))
+    return JSONResponse(_one(found, request.path_params["id"]))
 
 
 def _described(found: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
@@ -15,6 +16,7 @@ from llama_eagle.errors import EagleError
 from llama_eagle.serving import chats
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.infill import raw_infill
+from llama_eagle.serving.apis.vectors import OPENAI, vectors
 from llama_eagle.serving.events import LINES, Answer, PieceStream, all_pieces, compact
 from llama_eagle.serving.ollama import bodies, models, replies
 from llama_eagle.serving.ollama.bodies import Body
@@ -142,7 +144,7 @@ async def embeddings(request: Request) -> Response:
 async def _vectors(request: Request, given: Body) -> Body:
     texts = [text for text in bodies.inputs(given) if text]
     more = {"dimensions": given["dimensions"]} if given.get("dimensions") else {}
-    return await ask_json(request.app, "POST", "/v1/embeddings", {"input": texts, **more}) if texts else {}
+    return json.loads(await vectors(request.app, OPENAI, {"input": texts, **more})) if texts else {}
 
 
 async def tags(request: Request) -> Response:
