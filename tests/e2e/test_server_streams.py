@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,16 @@ def test_a_stream_begins_once(server: Served) -> None:
     text = {**body_for("/v1/chat/completions", "a", 3, []), "grammar": 'root ::= "abc"'}
     pieces = [c["delta"].get("content") for e in events(server, "/v1/chat/completions", text) for c in e["choices"]]
     assert pieces[:2] == ["", "a"]  # as OpenAI: clients that add the first piece to a text would write "null"
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("a\n  b\n c", "a\n  b\n "), ("a\n\n  b", "a\n"), ("a\n  b\n  cde", "a\n  b\n  cde"), ("a\nbcd", "a\n")],
+)
+def test_lines_with_less_indentation_end_an_answer(server: Served, path: str, text: str, kept: str) -> None:
+    body = {**body_for(path, "abc", 20, []), "n_indent": 2, "grammar": f"root ::= {json.dumps(text)}"}
+    assert whole(server, path, body) == joined(server, path, body) == kept
 
 
 def test_streams_of_several_prompts_hold_no_null(server: Served) -> None:

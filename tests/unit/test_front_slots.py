@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.slots import Steps
+from llama_eagle.serving.slots import Events, Steps
 
 STEP = {"index": 0, "content": "a", "tokens": [97], "tokens_evaluated": 3, "tokens_predicted": 1, "stop": False}
 ERROR = {"error": {"code": 500, "message": "broken", "type": "server_error"}}
@@ -29,7 +29,7 @@ def test_steps_before_an_error_are_read(parts: tuple[list[Any], ...]) -> None:
     """Also if they arrive together with it."""
 
     async def read() -> str:
-        steps = Steps(Sent(*parts), is_stream=True)  # type: ignore[arg-type]
+        steps = Steps(Events(Sent(*parts), {"stream": True}))  # type: ignore[arg-type]
         text = ""
         with pytest.raises(Refusal, match="broken"):
             while found := await steps.read():

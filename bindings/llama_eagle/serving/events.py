@@ -79,6 +79,11 @@ async def all_pieces(answer: Answer[Part]) -> list[Part]:
     return found
 
 
+def failed(refusal: Refusal) -> bytes:
+    """Return the event of an error within a stream of OpenAI's form, which ends it."""
+    return b"data: %s\n\n" % compact(refusal.for_openai())
+
+
 def named_events(events: Iterable[dict[str, Any]]) -> bytes:
     """Return events whose names are their types, as Messages and Responses send them."""
     return b"".join(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), compact(event)) for event in events)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from llama_eagle.serving import slots
+from llama_eagle.serving.events import PieceStream, all_pieces, compact, failed
+from llama_eagle.serving.indentation import Indentation
+from llama_eagle.serving.slots import Events
 from llama_eagle.serving.streams import Answer
 
 if TYPE_CHECKING:
@@ -30,6 +36,13 @@ class PassedOn:
             self._answer.close()
 
 
-async def passed_on(front: Front, path: str, data: bytes) -> PassedOn:
+async def passed_on(front: Front, path: str, body: Mapping[str, Any]) -> Any:
     """Return the child's answer to a body, as it arrives. Raises `Refusal` for its errors."""
-    return PassedOn(await slots.ask(front, "POST", path, data))
+    answer = await slots.ask(front, "POST", path, json.dumps(body).encode())
+    if Indentation.of(body) is None:
+        return PassedOn(answer)
+    events = Events(answer, body)
+    if body.get("stream"):
+        return PieceStream(events, lambda event: b"data: %s\n\n" % compact(event), failed)
+    found = await all_pieces(events)
+    return JSONResponse(found[0] if len(found) == 1 else found)

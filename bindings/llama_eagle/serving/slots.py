@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llama_eagle.serving.api_errors import Refusal, child_refusal
+from llama_eagle.serving.indentation import Indentation
 from llama_eagle.serving.streams import Answer
 
 if TYPE_CHECKING:
@@ -49,14 +50,53 @@ class Step(NamedTuple):
         return bool(self.stop)
 
 
+class Events:
+    """The child's objects about a request. The caller closes them; the child then stops if it has not finished."""
+
+    def __init__(self, answer: Answer, body: Mapping[str, Any]) -> None:
+        self._answer = answer
+        self._is_stream = bool(body.get("stream"))
+        self._indentation = Indentation.of(body)
+        self._rest = b""
+        self._has_ended = False
+
+    async def read(self) -> list[dict[str, Any]] | None:
+        """Return the objects that have arrived; None at the end. A list without objects is a sign of life.
+
+        Raises `ConnectionError` if the child ends.
+        """
+        if self._has_ended:
+            return None
+        if not self._is_stream:
+            self._has_ended = True
+            found = json.loads(await self._answer.read())
+            return self._cut(found if isinstance(found, list) else [found])
+        events: list[bytes] = []
+        while not events:
+            part = await self._answer.part()
+            if not part:
+                self._has_ended = True
+                return None
+            *events, self._rest = (self._rest + part).split(b"\n\n")
+        return self._cut(json.loads(event[6:]) for event in events if event.startswith(b"data: {"))
+
+    def _cut(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        cut = self._indentation.cut if self._indentation else None
+        kept = (event if cut is None or "error" in event else cut(event) for event in events)
+        return [event for event in kept if event is not None]
+
+    def close(self) -> None:
+        self._answer.close()
+
+    async def aclose(self) -> None:
+        self.close()
+
+
 class Steps:
     """The steps of a request. The caller closes it; the child then stops if it has not finished."""
 
-    def __init__(self, answer: Answer, is_stream: bool) -> None:
-        self._answer = answer
-        self._is_stream = is_stream
-        self._rest = b""
-        self._has_ended = False
+    def __init__(self, events: Events) -> None:
+        self._events = events
         self._refusal: Refusal | None = None  # raised when the steps before it have been read
 
     async def read(self) -> list[Step] | None:
@@ -66,20 +106,8 @@ class Steps:
         """
         if self._refusal:
             raise self._refusal
-        if self._has_ended:
-            return None
-        if not self._is_stream:
-            self._has_ended = True
-            found = json.loads(await self._answer.read())
-            return [_step(event) for event in (found if isinstance(found, list) else [found])]
-        events: list[bytes] = []
-        while not events:
-            part = await self._answer.part()
-            if not part:
-                self._has_ended = True
-                return None
-            *events, self._rest = (self._rest + part).split(b"\n\n")
-        return self._steps(json.loads(event[6:]) for event in events if event.startswith(b"data: {"))
+        events = await self._events.read()
+        return None if events is None else self._steps(events)
 
     def _steps(self, events: Iterable[dict[str, Any]]) -> list[Step]:
         """Return the steps of events, up to an error. Raises `Refusal` for an error before the first step."""
@@ -94,7 +122,7 @@ class Steps:
         return found
 
     def close(self) -> None:
-        self._answer.close()
+        self._events.close()
 
     async def aclose(self) -> None:
         self.close()
@@ -130,7 +158,7 @@ async def start(front: Front, body: Mapping[str, Any], path: str = PATH) -> Step
     """
     data = json.dumps({"response_fields": FIELDS, **body}).encode()
     answer = await ask(front, "POST", path, data)
-    return Steps(answer, bool(body.get("stream")))
+    return Steps(Events(answer, body))
 
 
 async def ask(front: Front, method: str, path: str, data: bytes = b"") -> Answer:

@@ -12,9 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from llama_eagle.serving import chats
-from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.chats import Answer
-from llama_eagle.serving.events import PieceStream, all_pieces, compact
+from llama_eagle.serving.events import PieceStream, all_pieces, compact, failed
 from llama_eagle.serving.ids import new_id
 from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.pieces import CallPiece, Piece
@@ -56,11 +55,6 @@ class _JSON(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         return compact(content)
-
-
-def failed(refusal: Refusal) -> bytes:
-    """Return the event of an error within a stream, which ends it."""
-    return b'data: {"error":%s}\n\n' % compact(refusal.error)
 
 
 class Chunks:

@@ -10,11 +10,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
 from llama_eagle.serving import slots
-from llama_eagle.serving.apis.chat import DONE, failed
+from llama_eagle.serving.apis.chat import DONE
 from llama_eagle.serving.apis.completion_bodies import CompletionRequest, check_own, read_completion
 from llama_eagle.serving.apis.completion_choices import Choices, Echo
 from llama_eagle.serving.apis.infill import prompts_before
-from llama_eagle.serving.events import PieceStream, all_pieces, compact
+from llama_eagle.serving.events import PieceStream, all_pieces, compact, failed
 from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.passing import passed_on
 from llama_eagle.serving.served import served
@@ -80,6 +80,6 @@ async def _echo(front: Front, prompt: Any, adds_bos: bool) -> Echo:
 
 async def complete_raw(request: Request) -> Any:
     """Pass a request of llama.cpp's own API on, after checks."""
-    data = await request.body()
-    check_own(read_json_body(data), await served(request.app))
-    return await passed_on(request.app, slots.PATH, data)
+    body = read_json_body(await request.body())
+    check_own(body, await served(request.app))
+    return await passed_on(request.app, slots.PATH, body)

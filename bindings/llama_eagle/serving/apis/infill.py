@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ def routes(prefix: str = "") -> list[BaseRoute]:
 async def infill(request: Request) -> Any:
     """Answer with the text between `input_prefix` and `input_suffix`, which `prompt` begins."""
     raw = await raw_infill(request.app, read_json_body(await request.body()))
-    return await passed_on(request.app, slots.PATH, json.dumps(raw).encode())
+    return await passed_on(request.app, slots.PATH, raw)
 
 
 async def raw_infill(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
