@@ -184,3 +184,14 @@ def test_each_token_of_the_text_has_its_own_log_probability(
         assert "".join(tokens).startswith(choice["message"]["content"])
         streamed = [event["choices"][0].get("logprobs") for event in events(server, "/v1/chat/completions", body)]
         assert [entry["token"] for found in streamed if found for entry in found["content"]] == tokens
+
+
+def test_thoughts_that_a_limit_cuts_within_a_character(tmp_path: Path) -> None:
+    """Behind what may begin the end of the thoughts: they stay thoughts."""
+    with serve_template(tmp_path, "Qwen3.5-4B") as server:
+        for text in ("ab<é", "ab</€", "<😀"):
+            body = {**body_for("/v1/responses", "Q", len(text.encode()) - 1, []), "grammar": f'root ::= "{text}"'}
+            status, answer = server.post("/v1/responses", body)
+            assert status == 200, answer
+            parts = [(item["type"], part["text"]) for item in answer["output"] for part in item["content"]]
+            assert parts == [("reasoning", f"{text[:-1]}\N{REPLACEMENT CHARACTER}")]
