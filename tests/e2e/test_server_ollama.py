@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,14 +10,12 @@ from typing import Any
 import pytest
 from fixtures.serving import Served
 from fixtures.templates import CITY, WEATHER, serve_template
-from llama_eagle.serving.ollama import bodies
 
 pytestmark = pytest.mark.native
 
 NAME = "target:latest"
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": CITY}}]
 QUESTION = [{"role": "user", "content": "Q"}]
-PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 
 
 @pytest.fixture(scope="module")
@@ -119,26 +116,3 @@ def test_errors(server: Served, path: str, body: dict[str, Any], status: int, na
     found, answer = server.post(path, body)
     assert found == status and list(answer) == ["error"]
     assert named.split()[-1] in answer["error"]
-
-
-def test_results_of_tools() -> None:
-    """Results belong to the call of their id, else to the first one without a result."""
-    call = {"function": {"name": "a", "arguments": {"x": 1}}}
-    messages = [
-        {"role": "assistant", "tool_calls": [call, {**call, "id": "mine"}], "thinking": "T"},
-        {"role": "tool", "tool_call_id": "mine", "content": "2"},
-        {"role": "tool", "tool_name": "a", "content": "1"},
-    ]
-    asked, second, first = bodies.chat({"messages": messages})["messages"]
-    assert asked["content"] == "" and asked["reasoning_content"] == "T"
-    assert json.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"x": 1}
-    assert (
-        second["tool_call_id"] == "mine"
-        and first["tool_call_id"] == asked["tool_calls"][0]["id"]
-        and first["name"] == "a"
-    )
-
-
-def test_images() -> None:
-    (message,) = bodies.chat({"messages": [{"role": "user", "content": "", "images": [PNG]}]})["messages"]
-    assert message["content"] == [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}]

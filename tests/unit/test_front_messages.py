@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
+import itertools
 import json
 from typing import Any
 
 import pytest
+from fixtures.json_places import VALUES, places
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.message_bodies import chat_body
 from llama_eagle.serving.apis.message_events import Message
@@ -323,3 +327,32 @@ def test_pieces_that_arrive_together_share_a_write() -> None:
 def test_each_line_is_a_write() -> None:
     lines = [Piece(content="a\nb\n"), Piece(content="c\n")]
     assert sent_of(Answered(lines, []), LINES) == [b"a\n", b"b\n", b"c\n", b"!"]
+
+
+WHOLE: dict[str, Any] = {
+    "system": [text(f"{BILLING}\nR")], "max_tokens": 5, "stop_sequences": ["a"], "metadata": {"user_id": "u"},
+    "thinking": {"type": "enabled", "budget_tokens": 5}, "tool_choice": {"type": "tool", "name": "f"},
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": CITY}}, "output_format": None,
+    "tools": [{"name": "f", "description": "d", "input_schema": CITY, "defer_loading": False, "strict": True}],
+    "context_management": {"edits": [{"type": "clear_thinking_20251015"}]}, "chat_template_kwargs": {"a": 1},
+    "messages": [
+        message("user", *(block for block, _ in PARTS)),
+        message("system", {"type": "tool_addition", "tool": {"definition": {"name": "g"}}}),
+        message("assistant", {"type": "thinking", "thinking": "a"}, text("b"), USE),
+        message("user", *(result(content) for content, _ in RESULTS)),
+        message("user", result([{"type": "tool_reference", "tool_name": "f"}])),
+    ],
+}  # fmt: skip
+
+
+def test_any_value_in_any_place_is_read_or_refused() -> None:
+    n_read = 0
+    for number in range(sum(1 for _ in places(WHOLE))):
+        for value in VALUES:
+            body = copy.deepcopy(WHOLE)
+            owner, key = next(itertools.islice(places(body), number, None))
+            owner[key] = value
+            with contextlib.suppress(Refusal):
+                json.dumps(chat_body(body))
+                n_read += 1
+    assert n_read > 1000

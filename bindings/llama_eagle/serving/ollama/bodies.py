@@ -60,13 +60,13 @@ def completion(body: Body) -> Body:
     """Return the raw request of /api/generate with `raw` or `suffix`, which have no chat. Raises `Refusal`."""
     found = settings({key: value for key, value in body.items() if key not in ("think", "format")})
     found["n_predict"] = found.pop("max_tokens", -1)
+    n_alternatives = found.pop("top_logprobs", 0) or 1
     if found.pop("logprobs", False):
-        found["n_probs"] = max(1, found.pop("top_logprobs", 0))
+        found["n_probs"] = n_alternatives
     if body.get("format"):
         found["json_schema"] = {} if body["format"] == "json" else _format(body["format"])[FORMAT][SCHEMA]["schema"]
-    if body.get("suffix"):
-        return {**found, "input_prefix": body["prompt"], "input_suffix": body["suffix"]}
-    return {**found, "prompt": body["prompt"]}
+    prompt, suffix = _text(body, "prompt"), _text(body, "suffix")
+    return {**found, "input_prefix": prompt, "input_suffix": suffix} if suffix else {**found, "prompt": prompt}
 
 
 def settings(body: Body) -> Body:
