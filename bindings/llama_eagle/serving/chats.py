@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from llama_eagle import console
 from llama_eagle.errors import EagleError
 from llama_eagle.serving import slots
 from llama_eagle.serving.api_errors import Refusal
@@ -41,12 +42,15 @@ async def open_chat(front: Front, body: Body) -> Answer:
     """
     model = await served(front)
     chat = await asyncio.to_thread(prepare, model, body)
-    return Answer(model, chat, await slots.start(front, chat.raw))
+    answer_id = new_id("chatcmpl-")
+    return Answer(model, chat, await slots.start(front, {**chat.raw, "completion_id": answer_id}), answer_id)
 
 
 async def prompt(front: Front, body: Body) -> str:
     """Return the prompt of a chat. Raises `Refusal`."""
-    return (await asyncio.to_thread(prepare, await served(front), body)).prompt
+    model = await served(front)
+    text = (await asyncio.to_thread(prepare, model, body)).prompt
+    return model.literals.restored(text) if model.literals else text
 
 
 async def count_tokens(front: Front, body: Body) -> int:
@@ -55,8 +59,10 @@ async def count_tokens(front: Front, body: Body) -> int:
     if chat.request.media:  # the child counts the tokens of media when it evaluates them, and keeps them
         raw = {"prompt": chat.raw["prompt"], "n_predict": 0}
         return int((await slots.ask_json(front, "POST", slots.PATH, raw))["tokens_evaluated"])
-    found = await slots.ask_json(front, "POST", "/tokenize", {"content": chat.prompt, "add_special": True})
-    return len(found["tokens"])
+    given = chat.raw["prompt"]
+    if isinstance(given, list):
+        return len(given)
+    return len((await slots.ask_json(front, "POST", "/tokenize", {"content": given, "add_special": True}))["tokens"])
 
 
 @dataclass(frozen=True)
@@ -89,31 +95,39 @@ def _chat(model: Served, request: ChatRequest) -> Chat:
         "tools": [tool for tool in request.tools if tool["function"]["name"] not in request.withdrawn_tools],
         "tool_choice": request.tool_choice, "parallel_tool_calls": request.parallel_calls,
         "json_schema": request.schema, "chat_template_kwargs": request.variables,
-        "reasoning_format": request.reasoning_format, "enable_thinking": request.thinks is not False,
+        "reasoning_format": request.reasoning_format, "enable_thinking": variables["enable_thinking"],
         "continue_final_message": request.continued or None, "echo": request.echoes or None,
         "force_pure_content": not model.chats.is_parsed, "prompt_end": text[-PROMPT_END:] or None,
         "streams_calls": True,
     }  # fmt: skip
     replies = [Reply(**given) for _ in range(request.settings["n_cmpl"])]
+    for name in replies[0].unenforced:
+        _warn_once(f"schema: the grammar does not enforce {name}.")
     if request.continued:
-        before = {**variables, "messages": request.messages[:-1]}
+        before = {**variables, "messages": variables["messages"][:-1]}
         text = render_chat(template, before, model.name) + replies[0].generation_prompt
     text = text.removeprefix(model.bos) if model.adds_bos else text
     rules = {"grammar": request.grammar, **replies[0].settings, "stop": [*request.settings["stop"], *replies[0].stops]}
-    return Chat(request, text, _raw(request, text, rules), replies)
+    return Chat(request, text, _raw(model, request, text, rules), replies)
 
 
 def _plain_chat(model: Served, request: ChatRequest) -> Chat:
     """Return a chat with one of llama.cpp's own templates, which read texts alone (--no-jinja)."""
-    texts = [(str(message["role"]), text_of(message.get("content"))) for message in request.messages]
+    messages = model.literals.hidden(request.messages) if model.literals else request.messages
+    texts = [(str(message["role"]), text_of(message.get("content"))) for message in messages]
     text = apply_named(model.template, texts, adds_generation_prompt=request.adds_generation_prompt)
     grammar = request.grammar if request.schema is None else schema_grammar(json.dumps(request.schema))[0]
-    return Chat(request, text, _raw(request, text, {"grammar": grammar}), [])
+    return Chat(request, text, _raw(model, request, text, {"grammar": grammar}), [])
 
 
 def _variables(model: Served, request: ChatRequest, template: str) -> dict[str, Any]:
     """Return the variables of the template. Those of the request overrule what follows from others."""
     tools = [tool for tool in request.tools if tool["function"]["name"] not in request.late_tools]
+    messages = request.messages
+    if model.literals is not None:
+        n = len(messages) - bool(request.continued)  # the beginning of the answer is the model's own text
+        messages = [*model.literals.hidden(messages[:n]), *messages[n:]]
+        tools = model.literals.hidden_tools(tools)
     now = time.localtime()
     found = {
         "bos_token": model.bos,
@@ -129,7 +143,7 @@ def _variables(model: Served, request: ChatRequest, template: str) -> dict[str, 
         found["reasoning_strength"] = effort
     if request.schema is not None and is_deepseek_v4(template):
         found["response_format"] = request.schema
-    found |= {**request.variables, "messages": request.messages, "tools": tools or None}
+    found |= {**request.variables, "messages": messages, "tools": tools or None}
     # Undefined instead of False: two templates add the beginning of an answer by default, and its parser expects that.
     return found | ({"add_generation_prompt": True} if request.adds_generation_prompt else {})
 
@@ -141,12 +155,20 @@ def _has_thoughts(template: str) -> bool:
     return "reasoning_budget_start_tag" in reply.settings
 
 
-def _raw(request: ChatRequest, text: str, rules: Mapping[str, Any]) -> dict[str, Any]:
+@lru_cache(maxsize=1000)
+def _warn_once(text: str) -> None:
+    console.warn(text)
+
+
+def _raw(model: Served, request: ChatRequest, text: str, rules: Mapping[str, Any]) -> dict[str, Any]:
     """Return the child's request. It streams, because the tokens of the reasoning are counted."""
+    given: Any = model.literals.encode(text) if model.literals else text
+    if request.media:
+        given = {"prompt_string": text, "multimodal_data": request.media}
     found = {
         **request.settings,
         **rules,
-        "prompt": {"prompt_string": text, "multimodal_data": request.media} if request.media else text,
+        "prompt": given,
         "stream": True,
         "return_progress": request.has_stream,  # the first sign reports how much of the prompt is known
     }
@@ -161,7 +183,8 @@ class Answer:
     The caller closes it (`aclose`); the child then stops. A `Refusal` behind the first piece ends a stream.
     """
 
-    def __init__(self, model: Served, chat: Chat, steps: Steps) -> None:
+    def __init__(self, model: Served, chat: Chat, steps: Steps, answer_id: str) -> None:
+        self.id = answer_id
         self.model = model
         self.request = chat.request
         self._steps = steps

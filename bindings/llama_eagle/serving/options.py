@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -45,6 +46,8 @@ TEST_CHAT = {
 }  # fmt: skip
 MAX_SLOTS = 16
 EMBEDDING = {"--embedding", "--embeddings", "--rerank", "--reranking"}  # arguments after which nothing is generated
+# Beginning of what replaces control tokens in texts; clients do not know it.
+LITERAL_MARK = f"eagle{secrets.token_hex(16)}_"
 PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
 
 
@@ -260,7 +263,7 @@ def server_env(served: Checked) -> dict[str, str]:
     drafts = served.drafts
     found = {"LLAMA_API_KEY": served.options.api_key or "", "LLAMA_EAGLE_EXACT": "strict" if drafts.exact else ""}
     if not served.options.parse_special:
-        found["LLAMA_EAGLE_PARSE_SPECIAL"] = "0"
+        found |= {"LLAMA_EAGLE_PARSE_SPECIAL": "0", "LLAMA_EAGLE_LITERAL_MARK": LITERAL_MARK}
     return {name: value for name, value in found.items() if value}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from llama_eagle.serving import slots
 from llama_eagle.serving.extra_args import FALSE, TRUE, normalized
+from llama_eagle.serving.options import LITERAL_MARK
+from llama_eagle.sessions.chats.literal_texts import LiteralTexts, control_tokens
+from llama_eagle.sessions.models import Model
+from llama_eagle.sessions.options import LoadOptions
+from llama_eagle.sessions.text import Tokenizer
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front
@@ -129,6 +135,7 @@ class Served:
     build: str
     defaults: Mapping[str, Any]
     chats: ChatSettings
+    literals: LiteralTexts | None = None
 
     def template_for(self, *, has_tools: bool) -> str:
         return self.tool_template if has_tools and self.tool_template else self.template
@@ -148,6 +155,7 @@ async def _read(front: Front) -> Served:
     properties = await slots.ask_json(front, "GET", "/props")
     listed = await slots.ask_json(front, "GET", "/v1/models")
     first = await slots.ask_json(front, "POST", "/tokenize", {"content": "", "add_special": True, "with_pieces": True})
+    hides_control = front.settings.chats.hides_control
     modalities, name = properties["modalities"], properties["model_alias"]
     bos = properties["bos_token"]
     return Served(
@@ -170,4 +178,11 @@ async def _read(front: Front) -> Served:
         build=properties["build_info"],
         defaults=properties["default_generation_settings"]["params"],
         chats=front.settings.chats,
+        literals=await asyncio.to_thread(_literals, properties["model_path"]) if hides_control else None,
     )
+
+
+def _literals(path: str) -> LiteralTexts:
+    """Return the tokenizer of a model, of which the vocabulary alone is loaded."""
+    vocabulary = Model(path, LoadOptions(vocab_only=True))
+    return LiteralTexts(Tokenizer(vocabulary), control_tokens(vocabulary.vocab), LITERAL_MARK)

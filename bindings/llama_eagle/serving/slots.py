@@ -130,7 +130,8 @@ class Steps:
 
 def _step(event: dict[str, Any]) -> Step:
     if "error" in event:
-        raise refusal_of(event["error"])
+        error = event["error"]
+        raise Refusal(error["code"], error["message"], error=error)
     get = event.get
     timings, progress = get("timings"), get("prompt_progress")
     is_last = event["stop"]
@@ -183,10 +184,3 @@ async def ask_json(front: Front, method: str, path: str, body: Any = None) -> An
         return json.loads(await answer.read())
     finally:
         answer.close()
-
-
-def refusal_of(error: Mapping[str, Any], status: int | None = None) -> Refusal:
-    """Return the child's error {"code", "message", "type", ...}."""
-    given = error.get("code")
-    code = given if isinstance(given, int) else 500
-    return Refusal(status or code, str(error.get("message", "")), error=error)

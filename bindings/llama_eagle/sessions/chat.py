@@ -44,11 +44,11 @@ class Reply:
     - `streams_calls`: True: `add` returns calls piece by piece, and the answer is the one of llama-server.
 
     stops: texts that end the answer. preserved_tokens: texts of tokens that the answer must contain. generation_prompt:
-    the end of the prompt, which belongs to the answer. settings: keys for llama-server's `/completion`:
-    `preserved_tokens`, `generation_prompt`, `message_delimiters`, if there is a grammar `grammar`, `grammar_type`,
-    `grammar_lazy` and `grammar_triggers`, and if the format has thoughts `reasoning_budget_start_tag` and
-    `reasoning_budget_end_tags`; `stops` are not among them. Raises `UsageError` for an invalid template, schema or
-    message, and if the template cannot force the call that is required.
+    the end of the prompt, which belongs to the answer. unenforced: keys of schemas that its grammar leaves open.
+    settings: keys for llama-server's `/completion`: `preserved_tokens`, `generation_prompt`, `message_delimiters`, if
+    there is a grammar `grammar`, `grammar_type`, `grammar_lazy` and `grammar_triggers`, and if the format has thoughts
+    `reasoning_budget_start_tag` and `reasoning_budget_end_tags`; `stops` are not among them. Raises `UsageError` for an
+    invalid template, schema or message, and if the template cannot force the call that is required.
     """
 
     def __init__(self, **request: Any) -> None:
@@ -64,6 +64,7 @@ class Reply:
         self.settings: dict[str, Any] = found["settings"]
         self.preserved_tokens: list[str] = self.settings["preserved_tokens"]
         self.generation_prompt: str = self.settings["generation_prompt"]
+        self.unenforced: list[str] = found.get("unenforced", [])
 
     def follow(self, prompt_end: str) -> None:
         _call("eagle_reply_follow", self._handle, prompt_end.encode("utf-8", "replace"))

@@ -40,7 +40,7 @@ def render(template: str, variables: Mapping[str, Any], where: object) -> str:
         request = json.dumps({"template": template, "variables": dict(variables)}, default=_plain).encode()
     except (TypeError, ValueError) as error:
         raise UsageError(f"JSON cannot represent these messages: {error}. Correct them.") from None
-    response = _worker.request(request)
+    response = _workers.request(request)
     if "error" in response:
         raise InputError(
             f"the chat template of {where} failed: {response['error']}. Correct the messages or the template."
@@ -50,17 +50,17 @@ def render(template: str, variables: Mapping[str, Any], where: object) -> str:
 
 def start_worker() -> None:
     """Start the process before the first chat, so that it is ready when a model is loaded."""
-    _worker.start()
+    _workers.start()
 
 
 def end_worker() -> None:
     """End the process. The next chat starts it again."""
-    _worker.end()
+    _workers.end()
 
 
 def close_worker() -> None:
     """End the process for good, within a request, too: that one and those that wait for it fail."""
-    _worker.close()
+    _workers.close()
 
 
 def _plain(value: Any) -> Any:
@@ -77,36 +77,36 @@ def _has_python() -> bool:
 
 
 class _Worker:
-    """The process, shared by all threads. A frozen program has no Python to start, so it renders by itself."""
+    """A process that renders one template at a time. A frozen program has no Python to start, and renders by itself."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._is_closed = False
 
     def start(self) -> None:
         if _has_python():
-            with self._lock, contextlib.suppress(OSError):  # the first chat tries again and reports it
+            with self.lock, contextlib.suppress(OSError):  # the first chat tries again and reports it
                 self._started()
 
     def request(self, request: bytes) -> dict[str, Any]:
+        """Return the response. The caller holds the lock."""
         if not _has_python():
             from llama_eagle.sessions import template_worker
 
             return template_worker.answer(json.loads(request), MAX_CHARACTERS)
-        with self._lock:
-            if self._is_closed:
-                return {"error": "this program ends"}
-            try:
-                line = self._exchange(request)
-            except BaseException:  # Ctrl-C: the pending response would be read as that of the next request
-                self.end()
-                raise
-            if not line.endswith(b"\n"):
-                self.end()
-                return {"error": f"it takes more than {MAX_SECONDS:.0f} s or {MAX_MIB} MiB"}
-            return dict(json.loads(line))
+        if self._is_closed:
+            return {"error": "this program ends"}
+        try:
+            line = self._exchange(request)
+        except BaseException:  # Ctrl-C: the pending response would be read as that of the next request
+            self.end()
+            raise
+        if not line.endswith(b"\n"):
+            self.end()
+            return {"error": f"it takes more than {MAX_SECONDS:.0f} s or {MAX_MIB} MiB"}
+        return dict(json.loads(line))
 
     def _exchange(self, request: bytes) -> bytes:
         process = self._started()
@@ -149,4 +149,31 @@ class _Worker:
             process.communicate()
 
 
-_worker = _Worker()
+class _Workers:
+    """Processes shared by all threads. The second one is started when the first is busy with a slow template."""
+
+    def __init__(self) -> None:
+        self._all = (_Worker(), _Worker())
+
+    def start(self) -> None:
+        self._all[0].start()
+
+    def request(self, request: bytes) -> dict[str, Any]:
+        for worker in self._all:
+            if worker.lock.acquire(blocking=worker is self._all[-1]):
+                try:
+                    return worker.request(request)
+                finally:
+                    worker.lock.release()
+        raise AssertionError("no worker")
+
+    def end(self) -> None:
+        for worker in self._all:
+            worker.end()
+
+    def close(self) -> None:
+        for worker in self._all:
+            worker.close()
+
+
+_workers = _Workers()

@@ -14,7 +14,6 @@ from starlette.routing import BaseRoute, Route
 from llama_eagle.serving import chats
 from llama_eagle.serving.chats import Answer
 from llama_eagle.serving.events import PieceStream, all_pieces, compact, failed
-from llama_eagle.serving.ids import new_id
 from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.pieces import CallPiece, Piece
 
@@ -63,7 +62,7 @@ class Chunks:
     def __init__(self, answer: Answer) -> None:
         self._request = answer.request
         self._usage = Usage()
-        about = {"created": int(time.time()), "id": new_id("chatcmpl-"), "model": answer.model.name}
+        about = {"created": int(time.time()), "id": answer.id, "model": answer.model.name}
         about |= {"system_fingerprint": answer.model.build, "object": "chat.completion.chunk"}
         self._tail = compact(about).decode()[1:-1]
         self._begun: set[int] = set()
@@ -184,7 +183,7 @@ def whole(answer: Answer, pieces: list[Piece]) -> Object:
         "system_fingerprint": answer.model.build,
         "object": "chat.completion",
         "usage": usage.shown(),
-        "id": new_id("chatcmpl-"),
+        "id": answer.id,
         **more,
         "timings": ends[0].end.timings,
     }

@@ -1,22 +1,24 @@
 """Tool calls of earlier answers, in the form that a chat template supports.
 
-Arguments that a limit has cut are completed as llama.cpp's server does here (native/src/llama-common/chat/
-eagle_answers.h): characters are removed from the end until closing brackets make the text valid JSON.
+Arguments that a limit has cut are completed: what is open at their end is closed.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llama_eagle.errors import UsageError
 
-MAX_CUT = 2000  # maximum number of characters that are removed from cut arguments, as in eagle_answers.h
+MAX_OPEN = 500  # brackets in cut arguments that are closed
+MAX_ESCAPE = 12  # characters of a JSON escape: "\\ud83d\\ude00"
 N_OF_ID, OF_IDS = 9, string.digits + string.ascii_uppercase + string.ascii_lowercase
 CLOSERS = {"{": "}", "[": "]"}
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*\\?(?P<close>"?)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 
 
 def read_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
@@ -123,10 +125,20 @@ def read_arguments(given: Any, name: str) -> Mapping[str, Any]:
 
 
 def completed(text: str) -> dict[str, Any]:
-    """Return the arguments of a call whose text was cut; {} if nothing of them is valid."""
-    for n, closers in reversed(_ends(text)):
+    """Return the arguments of a call whose text was cut; {} if nothing of them is valid.
+
+    What is open at the end is closed: of the whole text, without an escape or a number that is cut, or behind the last
+    complete value.
+    """
+    opened, begin, value_end, closers = _scanned(text)
+    if len(opened) > MAX_OPEN:
+        return {}
+    ends = [(len(text) - n, closers) for n in range(min(MAX_ESCAPE, len(text) - begin - 1) + 1)]
+    for end, closed in (*ends, (value_end, None)):
+        kept = text[:end]
         try:
-            found = read_json(text[:n] + closers)
+            found = read_json(kept + (_scanned(kept)[3] if closed is None else closed))
+            json.dumps(found, ensure_ascii=False).encode()  # half a character is no value
         except ValueError:
             continue
         return found if isinstance(found, dict) else {}
@@ -150,25 +162,29 @@ def read_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _ends(text: str) -> list[tuple[int, str]]:
-    """Return the last lengths at which a text may be cut, each with the characters that close what is open there."""
-    return [end for end in _states(text) if end[0] > len(text) - MAX_CUT]
+def _scanned(text: str) -> tuple[list[str], int, int, str]:
+    """Return what closes the brackets that are open at the end of a JSON text, innermost last, and three more values.
 
-
-def _states(text: str) -> Iterator[tuple[int, str]]:
-    closers, is_quoted, is_escaped = "", False, False
-    for n, character in enumerate(text, start=1):
-        if is_escaped:
-            is_escaped = False
-        elif is_quoted:
-            is_escaped, is_quoted = character == "\\", character != '"'
-        elif character == '"':
-            is_quoted = True
-        elif character in CLOSERS:
-            closers = CLOSERS[character] + closers
-        elif character in "]}":
-            closers = closers[1:]
-        yield n, '"' * is_quoted + closers
+    They are the beginning of the last token, the end of the last value or opening bracket, and all closing characters.
+    """
+    opened: list[str] = []
+    begin, value_end, is_key, is_quoted = 0, 0, False, False
+    for found in _TOKEN.finditer(text):
+        token, begin, end = found[0], *found.span()
+        is_quoted = token[0] == '"' and (end == begin + 1 or not found["close"])
+        if token[0] == '"':
+            is_value = not is_key and not is_quoted
+        else:
+            is_value = token in "{}[]" or (token not in ",:" and end < len(text))
+        value_end = end if is_value else value_end
+        if token in CLOSERS:
+            opened.append(CLOSERS[token])
+        elif token in "]}" and opened:
+            opened.pop()
+        if len(opened) > MAX_OPEN:
+            break
+        is_key = token == "{" or (token == "," and opened[-1:] == ["}"])
+    return opened, begin, value_end, '"' * is_quoted + "".join(reversed(opened))
 
 
 def _finite(text: str) -> float:

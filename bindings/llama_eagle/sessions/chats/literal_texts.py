@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import llama_cpp
+
+from llama_eagle.errors import UsageError
+from llama_eagle.sessions.chats.calls import read_json
+
+LETTERS = "abcdefghijklmnop"
+SHOWN = ("description", "title", "default", "examples")  # keys of tools that no grammar contains
 
 
 def control_tokens(vocab: Any) -> tuple[str, ...]:
@@ -29,12 +37,12 @@ class LiteralTexts:
     tokenized as plain text if it contains a hidden one.
     """
 
-    def __init__(self, llama: Any, tokens: Sequence[str]) -> None:
+    def __init__(self, llama: Any, tokens: Sequence[str], mark: str = "") -> None:
+        """mark: the beginning of a placeholder. llama-server knows it for prompts with media."""
         self._llama = llama
-        self._texts = tokens
         self._control = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
-        self._mark = secrets.token_hex(8)
-        self._hidden = re.compile(rf"{self._mark}_(\d+)_")
+        self._mark = mark or f"eagle{secrets.token_hex(8)}_"
+        self._hidden = re.compile(rf"{self._mark}(\d+):")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llama, name)
@@ -42,12 +50,65 @@ class LiteralTexts:
     def hidden(self, messages: Any) -> Any:
         """Return messages with placeholders for control tokens in all texts."""
         if isinstance(messages, str):
-            return self._control.sub(lambda found: f"{self._mark}_{self._texts.index(found[0])}_", messages)
+            return self._control.sub(self._placeholder, messages)
         if hasattr(messages, "model_dump"):  # of OpenAI's client
             return self.hidden(messages.model_dump(exclude_none=True))
         if isinstance(messages, Mapping):
-            return {key: self.hidden(value) for key, value in messages.items()}
+            return {
+                self.hidden(key): self._hidden_arguments(value) if key == "arguments" else self.hidden(value)
+                for key, value in messages.items()
+            }
         return [self.hidden(each) for each in messages] if isinstance(messages, list | tuple) else messages
+
+    def _placeholder(self, control: re.Match[str]) -> str:
+        """Return the mark, the number of bytes, a colon, and each byte as two letters, which no template changes."""
+        data = control[0].encode()
+        letters = "".join(LETTERS[byte // 16] + LETTERS[byte % 16] for byte in data)
+        return f"{self._mark}{len(data)}:{letters}"
+
+    def _hidden_arguments(self, arguments: Any) -> Any:
+        """Return the arguments of a call. Escapes of JSON hide a control token until a template prints the value."""
+        if isinstance(arguments, str):
+            with contextlib.suppress(ValueError):
+                value = read_json(arguments)
+                hidden = self.hidden(value)
+                return arguments if hidden == value else json.dumps(hidden, ensure_ascii=False)
+        return self.hidden(arguments)
+
+    def hidden_tools(self, tools: Sequence[Any]) -> list[Any]:
+        """Return tools with placeholders in their descriptions.
+
+        Names and values are also in grammars: raises `UsageError` for one that contains a control token.
+        """
+        return [self._hidden_tool(tool, f"the tool {tool['function']['name']!r}") for tool in tools]
+
+    def _hidden_tool(self, value: Any, where: str) -> Any:
+        if isinstance(value, str) and self._control.search(value):
+            raise UsageError(
+                f"{where} has a control token in {value!r}, which with --no-parse-special only descriptions may have. "
+                "Leave it out."
+            )
+        if isinstance(value, list | tuple):
+            return [self._hidden_tool(each, where) for each in value]
+        if not isinstance(value, Mapping):
+            return value
+        return {
+            self._hidden_tool(key, where): self.hidden(each)
+            if key in SHOWN and not isinstance(each, Mapping)
+            else self._hidden_tool(each, where)
+            for key, each in value.items()
+        }
+
+    def restored(self, text: str) -> str:
+        """Return a text with the control tokens in place of their placeholders."""
+        parts, at = [], 0
+        while found := self._hidden.search(text, at):
+            end = found.end() + 2 * int(found[1])
+            digits = [LETTERS.index(letter) for letter in text[found.end() : end]]
+            control = bytes(high * 16 + low for high, low in zip(digits[::2], digits[1::2], strict=True)).decode()
+            parts += [text[at : found.start()], control]
+            at = end
+        return "".join([*parts, text[at:]])
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         def encode(part: str, **options: bool) -> list[int]:
@@ -61,8 +122,7 @@ class LiteralTexts:
     def _joined(self, encode: Callable[..., list[int]], text: str, add_bos: bool, special: bool) -> list[int]:
         tokens: list[int] = []
         for part, is_literal in self._parts(text):
-            part = self._hidden.sub(lambda found: self._texts[int(found[1])], part)
-            tokens += encode(part, add_bos=add_bos and not tokens, special=special and not is_literal)
+            tokens += encode(self.restored(part), add_bos=add_bos and not tokens, special=special and not is_literal)
         return tokens
 
     def _parts(self, prompt: str) -> Iterator[tuple[str, bool]]:
