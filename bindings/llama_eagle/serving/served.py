@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from llama_eagle.serving import slots
 from llama_eagle.serving.extra_args import FALSE, TRUE, normalized
@@ -16,9 +16,6 @@ from llama_eagle.sessions.chats.literal_texts import LiteralTexts, control_token
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions
 from llama_eagle.sessions.text import Tokenizer
-
-if TYPE_CHECKING:
-    from llama_eagle.serving.http import Front
 
 
 @dataclass(frozen=True)
@@ -139,6 +136,20 @@ class Served:
 
     def template_for(self, *, has_tools: bool) -> str:
         return self.tool_template if has_tools and self.tool_template else self.template
+
+
+class Settings(slots.Prefixed, Protocol):
+    @property
+    def chats(self) -> ChatSettings: ...
+
+
+class Front(slots.Front, Protocol):
+    """The part of the front's application that knows the model. model: None before it has been read."""
+
+    model: Served | None
+
+    @property
+    def settings(self) -> Settings: ...
 
 
 async def served(front: Front) -> Served:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from llama_eagle.serving.api_errors import Refusal, child_refusal
+from llama_eagle.serving.child import Child
 from llama_eagle.serving.indentation import Indentation
 from llama_eagle.serving.streams import Answer
-
-if TYPE_CHECKING:
-    from llama_eagle.serving.http import Front
 
 PATH = "/completion"
 JSON_BODY = [(b"content-type", b"application/json")]
@@ -19,6 +17,20 @@ FIELDS = [  # of the last event of a choice that are read here; the others repea
     "index", "content", "tokens", "stop", "tokens_predicted", "tokens_evaluated", "stop_type", "stopping_word",
     "truncated", "timings", "completion_probabilities", "id_slot",
 ]  # fmt: skip
+
+
+class Prefixed(Protocol):
+    @property
+    def prefix(self) -> str: ...
+
+
+class Front(Protocol):
+    """The part of the front's application that requests to the child need."""
+
+    @property
+    def child(self) -> Child: ...
+    @property
+    def settings(self) -> Prefixed: ...
 
 
 class Step(NamedTuple):
