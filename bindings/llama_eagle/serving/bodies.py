@@ -20,6 +20,7 @@ from llama_eagle.serving.parameters import (
     require_unused,
 )
 from llama_eagle.sessions.chats.continued import CONTENT, REASONING, read_begun, without_empty_end
+from llama_eagle.sessions.chats.fallbacks import EFFORT
 from llama_eagle.sessions.chats.messages import read_messages, with_arguments
 from llama_eagle.sessions.chats.tools import read_choice, read_tools, with_calls, with_tools
 
@@ -179,16 +180,15 @@ def _read_schema(body: Body) -> Any:
 
 
 def _read_variables(body: Body, served: Served) -> tuple[Body, bool | None]:
-    """Return the template's variables but for `enable_thinking`, and its value; None if the template decides."""
+    """Return the template's variables, and whether the model thinks; None if the template decides."""
     variables = {**served.chats.variables, **body.get("chat_template_kwargs", {})}
     switch = variables.get("enable_thinking")
     require(not isinstance(switch, str), "'chat_template_kwargs.enable_thinking' is a text, not true or false")
-    thinks = variables.pop("enable_thinking") if isinstance(switch, bool) else served.chats.thinks
+    thinks = switch if isinstance(switch, bool) else served.chats.thinks
     effort = body.get("reasoning_effort", "")
     if effort == "none":
-        variables.pop("reasoning_effort", None)
-        return variables, False
-    return variables | ({"reasoning_effort": effort} if effort else {}), thinks
+        return {key: value for key, value in variables.items() if key not in ("enable_thinking", EFFORT)}, False
+    return variables | ({EFFORT: effort} if effort else {}), thinks
 
 
 def _read_reasoning_format(body: Body) -> str:
