@@ -16,6 +16,7 @@ pytestmark = pytest.mark.native
 PATIENCE = 60.0  # seconds until the test gives up; the request takes many times as long
 N_PROMPTS = 2000
 N_CONTEXT = 131072
+CHAT = {"messages": [{"role": "user", "content": "abc"}], "temperature": 0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +62,48 @@ def test_a_stream_stops_if_its_client_goes_during_the_prompt(server: Served) -> 
     connection.close()
     wait_for(server, is_busy=False)
     assert server.metric("prompt_tokens_total") < before + N_CONTEXT - 8
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_stops_if_its_client_goes(server: Served, stream: bool) -> None:
+    connection = server.connect()
+    body = {**CHAT, "max_tokens": N_CONTEXT, "stream": stream}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    wait_for(server, is_busy=True)
+    connection.close()
+    wait_for(server, is_busy=False)
+
+
+def test_the_stream_of_a_conversation_continues_without_its_client(server: Served) -> None:
+    body = {**CHAT, "max_tokens": 2000}
+    expected = server.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
+    connection = server.connect()
+    headers = {"Content-Type": "application/json", "X-Conversation-Id": "c1::target"}
+    connection.request("POST", "/v1/chat/completions", json.dumps({**body, "stream": True}), headers)
+    beginning = connection.getresponse().read(100)
+    connection.close()
+    ids = {"conversation_ids": ["c1", "c2", 3]}
+    (known,) = server.post("/v1/streams/lookup", ids)[1]
+    assert known["conversation_id"] == "c1::target"
+    status, text = server.get("/v1/stream?conv_id=c1::target&from=0")
+    assert status == 200 and text.startswith(beginning.decode()) and text.endswith("data: [DONE]\n\n")
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    assert "".join(event["choices"][0]["delta"].get("content") or "" for event in events) == expected
+    assert server.get("/v1/stream?conv_id=c1::target&from=100")[1] == text[100:]
+    (known,) = server.post("/v1/streams/lookup", ids)[1]
+    assert known["is_done"] and known["total_bytes"] == len(text.encode())
+    assert server.send("DELETE", "/v1/stream?conv_id=c1::target", None)[0] == 204
+    assert server.get("/v1/stream?conv_id=c1::target")[0] == 404
+
+
+def test_the_stream_of_a_conversation_stops_when_it_is_deleted(server: Served) -> None:
+    connection = server.connect()
+    headers = {"Content-Type": "application/json", "X-Conversation-Id": "c2"}
+    body = {**CHAT, "max_tokens": N_CONTEXT, "stream": True}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    wait_for(server, is_busy=True)
+    connection.close()
+    assert server.get("/metrics")[0] == 200
+    assert server.post("/v1/streams/lookup", {"conversation_ids": ["c2"]})[1][0]["is_done"] is False
+    assert server.send("DELETE", "/v1/stream?conv_id=c2", None)[0] == 204
+    wait_for(server, is_busy=False)

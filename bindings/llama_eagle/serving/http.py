@@ -18,6 +18,7 @@ from llama_eagle.serving.access import FOREIGN_PAGE
 from llama_eagle.serving.api_errors import NO_PATH, Refusal, as_refusal, child_refusal, no_path
 from llama_eagle.serving.child import Child
 from llama_eagle.serving.model_files import ModelFiles
+from llama_eagle.serving.resume import Sessions
 from llama_eagle.serving.served import Served
 from llama_eagle.serving.settings import FrontSettings
 from llama_eagle.serving.streams import Answer
@@ -53,6 +54,7 @@ class Front:
         self.child = child
         self.settings = settings
         self.model: Served | None = None  # read by `served`
+        self.sessions = Sessions()
         self._files = files or ModelFiles()
         self._router = Router(routes, redirect_slashes=False)
 

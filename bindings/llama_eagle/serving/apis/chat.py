@@ -34,7 +34,8 @@ async def complete(request: Request) -> Any:
     answer = await chats.open_chat(request.app, read_json_body(await request.body()))
     if answer.request.has_stream:
         chunks = Chunks(answer)
-        return PieceStream(answer, chunks.written, failed, chunks.finished)
+        stream = PieceStream(answer, chunks.written, failed, chunks.finished)
+        return request.app.sessions.resumable(dict(request.scope["headers"]), stream, request.scope)
     return _JSON(whole(answer, await all_pieces(answer)))
 
 
