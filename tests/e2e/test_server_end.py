@@ -50,7 +50,7 @@ CLIENTS: dict[str, tuple[tuple[str, object], ...]] = {
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Served]:
     target = write_target(tmp_path / "target.gguf")
-    with serve("-m", target, "-d", "none", "-c", 128_000, "-t", 1, "--parallel", 2) as running:
+    with serve("-m", target, "-d", "none", "-c", 128_000, "-t", 1, "--parallel", 8) as running:
         yield running
 
 
@@ -71,20 +71,61 @@ def test_a_signal_that_another_thread_gets_ends_it(server: Served) -> None:
     assert server.process.wait(timeout=60) == 0
 
 
-def child_of(server: Served) -> int:
-    """Return the number of the process that computes."""
-    found = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-    return next(int(pid) for pid in found if b"llama-server" in Path(f"/proc/{pid}/cmdline").read_bytes())
+def children(server: Served, program: bytes) -> list[int]:
+    """Return the numbers of its processes with this program: llama-server computes, template_worker renders."""
+    found = [each for task in Path(f"/proc/{server.process.pid}/task").iterdir() for each in (task / "children").open()]
+    pids = [int(pid) for line in found for pid in line.split()]
+    return [pid for pid in pids if program in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+LOOP = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_chats_that_are_rendered_do_not_keep_it(tmp_path: Path) -> None:
+    """One after the other, each for the ten seconds that a template has."""
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        f"{{% for m in messages %}}{{{{ m.content }}}}{{% if m.content == 'loop' %}}{LOOP}{{% endif %}}{{% endfor %}}"
+    )
+    target = write_target(tmp_path / "target.gguf")
+    options = ("-m", target, "-d", "none", "-c", 256, "-t", 1, "--", "--chat-template-file", template)
+    with serve(*options) as server, ThreadPoolExecutor(8) as pool:
+        body = {"messages": [{"role": "user", "content": "loop"}], "max_tokens": 1}
+        waiting = [pool.submit(server.post, "/v1/chat/completions", body) for _ in range(8)]
+        while not children(server, b"template_worker"):
+            time.sleep(0.05)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=30) == 0
+        for each in waiting:
+            assert isinstance(each.exception() or each.result(), OSError | tuple)
+
+
+CHAT = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 100_000, "ignore_eos": True}
+STREAMS: dict[str, dict[str, object]] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": {"prompt": "abc", "max_tokens": 100_000, "ignore_eos": True},
+    "/v1/messages": CHAT,
+    "/v1/responses": {"input": "abc", "ignore_eos": True},
+    "/api/chat": {**CHAT, "model": "target", "options": {"num_predict": -1}},
+}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_clients_get_an_error_when_the_child_crashes(server: Served) -> None:
+    """With a status before the answer has begun, and as the last event of a stream."""
+    streams = [opened(server, (path, {**body, "stream": True})) for path, body in STREAMS.items()]
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.post, "/completion", LONG)
-        while not any(slot["is_processing"] for slot in server.get("/slots")[1]):
+        while sum(slot["is_processing"] for slot in server.get("/slots")[1]) <= len(STREAMS):
             time.sleep(0.05)
-        os.kill(child_of(server), signal.SIGKILL)
+        (child,) = children(server, b"llama-server")
+        os.kill(child, signal.SIGKILL)
         status, body = answer.result()
     assert status == 503 and "llama-server has ended" in body["error"]["message"]
+    for stream in streams:
+        data = b"".join(iter(lambda client=stream: client.recv(1 << 16), b""))  # type: ignore[misc]
+        assert b"llama-server has ended" in data and data.endswith(b"0\r\n\r\n")
+        stream.close()
     assert server.process.wait(timeout=60) == 4
     assert "killed, perhaps for lack of memory" in server.log()
