@@ -324,7 +324,7 @@ def test_a_gap_is_where_the_answer_is(server: Served) -> None:
 
 
 def test_a_gap_may_take_the_whole_context(server: Served) -> None:
-    """What is far from the gap is left out, as little as possible."""
+    """Only the ends far from the gap are left out, as little of them as possible."""
     n_ctx = server.get("/props")[1]["default_generation_settings"]["n_ctx"]
     before, behind = "0123456789" * (n_ctx // 10 + 1), "abcdefghij" * (n_ctx // 10 + 1)
     found = prompt_of_gap(server, input_prefix=before, input_suffix="end")
