@@ -99,7 +99,7 @@ def _is_hosted(tool: Any) -> bool:
 
 def _is_ignored(tool: Any) -> bool:
     if _is_hosted(tool):
-        _note_ignored(tool["type"])
+        _note_ignored(tool["type"][:40])
     return _is_hosted(tool)
 
 
