@@ -50,7 +50,9 @@ def refusal(*items: Any) -> str:
 
 
 def test_a_text_and_instructions() -> None:
-    found = read(input="Hi", instructions="Rules", max_output_tokens=5, reasoning={"effort": "low"}, n=2, stop=["x"])
+    found = read(
+        input="Hi", instructions="Rules", max_output_tokens=5, reasoning={"effort": "low"}, n=2, stop=["x"], prompt={}
+    )
     said = [{"role": "system", "content": "Rules"}, {"role": "user", "content": "Hi"}]
     assert found == {"messages": said, "max_tokens": 5, "reasoning_effort": "low", "stop": ["x"]}
     assert read(input="Hi", instructions="", tools=None, text=None)["messages"] == said[1:]
@@ -254,6 +256,8 @@ def test_the_response_is_made_of_its_events() -> None:
     first, last = found[0]["response"], found[-1]["response"]
     assert first["output"] == [] and first["status"] == "in_progress" and first["usage"] is None
     assert last == made.response and last["output"] == items and last["status"] == "completed"
+    (created, *_), _ = events([Piece(content="a", end=End("stop"))])[::-1]
+    assert created["response"]["output"] == []  # also if one piece is all of the answer
     assert [item["type"] for item in items] == [
         "reasoning", "message", "function_call", "custom_tool_call", "function_call"
     ]  # fmt: skip
