@@ -66,7 +66,7 @@ def test_a_stream_begins_once(server: Served) -> None:
     assert pieces[:2] == ["", "a"]  # as OpenAI: clients that add the first piece to a text would write "null"
 
 
-@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", WITH_GRAMMAR)
 @pytest.mark.parametrize(
     ("text", "kept"),
     [("a\n  b\n c", "a\n  b\n "), ("a\n\n  b", "a\n"), ("a\n  b\n  cde", "a\n  b\n  cde"), ("a\nbcd", "a\n")],
@@ -195,3 +195,7 @@ def test_thoughts_that_a_limit_cuts_within_a_character(tmp_path: Path) -> None:
             assert status == 200, answer
             parts = [(item["type"], part["text"]) for item in answer["output"] for part in item["content"]]
             assert parts == [("reasoning", f"{text[:-1]}\N{REPLACEMENT CHARACTER}")]
+            body["max_tokens"] = body["max_output_tokens"]
+            answer = server.post("/v1/chat/completions", {**body, "messages": body["input"]})[1]
+            message = answer["choices"][0]["message"]
+            assert message["reasoning_content"] == parts[0][1] and not message["content"]
