@@ -30,7 +30,7 @@ from llama_eagle.sessions.chats.responses import is_deepseek_v4
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front
 
-LONG_REPLY = 2000  # tokens, from which an answer is parsed in a thread
+LONG_REPLY = 2000  # tokens of an answer whose whole text is parsed in a thread
 PROMPT_END = 200  # characters of a prompt that show whether the answer begins with thoughts
 Body = Mapping[str, Any]
 
@@ -195,7 +195,7 @@ class Answer:
     async def read(self) -> list[Piece] | None:
         """Return the pieces that have arrived; None at the end. An empty list is a sign of life of the child."""
         while steps := await self._steps.read():
-            is_long = any(step.n_tokens > LONG_REPLY for step in steps)
+            is_long = any(step.is_last and step.n_tokens > LONG_REPLY for step in steps)
             pieces = await asyncio.to_thread(self._pieces, steps) if is_long else self._pieces(steps)
             if pieces:
                 return pieces
@@ -221,12 +221,15 @@ class Answer:
 
 
 class _Choice:
-    """One choice of an answer. ends: length of its text after each token."""
+    """One choice of an answer, whose text is parsed piece by piece in a stream, and else at its end.
+
+    ends: length of the text after each token.
+    """
 
     def __init__(self, request: ChatRequest, reply: Reply | None) -> None:
         self._request = request
         self._reply = reply
-        self._text = ""
+        self._text = self._unread = ""
         self._reasoning = ""
         self._ends: list[int] = []
         self._n_cached = 0
@@ -240,14 +243,14 @@ class _Choice:
             return self._piece(step, {}) if self._request.settings.get("return_progress") else None
         self._text += step.text
         self._ends += [len(self._text)] * (step.n_tokens - len(self._ends))
-        delta = self._parsed(step) if step.text or step.is_last else {}
+        self._unread += step.text
+        delta = self._parsed(is_last=step.is_last) if step.is_last or (step.text and self._request.has_stream) else {}
         self._reasoning += delta.get("reasoning_content", "")
         return self._piece(step, delta)
 
-    def _parsed(self, step: Step) -> dict[str, Any]:
-        if self._reply is None:
-            return {"content": step.text}
-        return self._reply.add(step.text, is_last=step.is_last)
+    def _parsed(self, *, is_last: bool) -> dict[str, Any]:
+        text, self._unread = self._unread, ""
+        return {"content": text} if self._reply is None else self._reply.add(text, is_last=is_last)
 
     def _piece(self, step: Step, delta: dict[str, Any]) -> Piece:
         calls = tuple(map(self._call, delta.get("tool_calls", ())))
