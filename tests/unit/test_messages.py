@@ -549,12 +549,3 @@ def test_firefunction_gets_tools_as_text() -> None:
     functions = json.dumps([TOOL["function"]], indent=4)  # as its model card has it
     assert f"as JSON spec:\n{functions}" in prompt(template, [USER], tools=[TOOL], datetime="now")
     assert prompt(template, [USER], datetime="now").count("tool1") == 0
-
-
-def test_a_system_message_alone_is_a_question_where_a_template_refuses_it() -> None:
-    name = "NVIDIA-Nemotron-Nano-v2"
-    assert prompt(named(name), [{"role": "system", "content": "RULES"}]) == prompt(
-        named(name), [{"role": "user", "content": "RULES"}]
-    )
-    for path in sorted((source_folder() / "models/templates").glob("*.jinja")):
-        assert "RULES" in prompt(path.read_text(), [{"role": "system", "content": "RULES"}], datetime="now"), path.name

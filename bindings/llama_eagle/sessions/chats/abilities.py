@@ -56,12 +56,6 @@ def takes_system(template: str) -> bool:
 
 
 @lru_cache(maxsize=32)
-def takes_system_alone(template: str) -> bool:
-    """Return True if a chat may be a system message alone, which Nemotron's templates refuse."""
-    return takes_system(template) and MARK in _rendered(template, [{"role": "system", "content": MARK}])
-
-
-@lru_cache(maxsize=32)
 def takes_later_systems(template: str) -> bool:
     """Return True if a system message may follow another message, a system message or an answer."""
     first, second, third = ({"role": "system", "content": f"{MARK}{i}"} for i in range(3))

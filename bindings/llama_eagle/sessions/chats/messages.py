@@ -194,8 +194,7 @@ def _with_systems(template: str, messages: list[Message]) -> list[Message]:
     if places and places != [0]:
         messages = _behind_results(messages)
         messages = messages if abilities.takes_later_systems(template) else _placed_systems(messages)
-    is_alone = len(messages) == 1
-    if not places or (abilities.takes_system_alone if is_alone else abilities.takes_system)(template):
+    if not places or abilities.takes_system(template):
         return messages
     return _into_next(messages) if messages[0]["role"] in SYSTEMS else messages
 
