@@ -19,9 +19,10 @@ COUNT = "/v1/messages/count_tokens"
 FUNCTION = {"name": "weather", "description": "d", "parameters": CITY}
 QUESTION = [{"role": "user", "content": "How is it?"}]
 
-PRE, SUF, MID = 1, 2, 3
+PRE, SUF, MID, REP, SEP = 1, 2, 3, 4, 5
 GAP = ",".join(
-    f"tokenizer.ggml.fim_{name}_token_id=int:{id_}" for name, id_ in (("pre", PRE), ("suf", SUF), ("mid", MID))
+    f"tokenizer.ggml.fim_{name}_token_id=int:{id_}"
+    for name, id_ in (("pre", PRE), ("suf", SUF), ("mid", MID), ("rep", REP), ("sep", SEP))
 )
 
 
@@ -318,7 +319,9 @@ def test_a_gap_is_where_the_answer_is(server: Served) -> None:
     assert prompt_of_gap(server, **gap) == around
     n_ctx = server.get("/props")[1]["default_generation_settings"]["n_ctx"]
     files = [{"text": "q" * (n_ctx // 2)}, {"text": "second", "filename": "b.py"}, {"text": "w" * (n_ctx // 2)}]
-    assert prompt_of_gap(server, **gap, input_extra=files[1:2]) == b"\n\n--- snippet ---\n\nsecond" + around
+    assert prompt_of_gap(server, **gap, input_extra=files[1:2]) == (
+        bytes([REP]) + b"myproject\n" + bytes([SEP]) + b"b.py\nsecond" + bytes([SEP]) + b"filename\n" + around
+    )
     found = prompt_of_gap(server, **gap, input_extra=files)
     assert b"q" not in found and b"second" in found and found.count(b"w") == n_ctx // 2
 

@@ -52,8 +52,9 @@ async def raw_infill(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
     prefix, suffix, begun = [await _tokens(front, body.get(key, "")) for key in TEXTS]
     before_file = [marks.file] if marks.file >= 0 else [SNIPPET]
     files = [await _tokens(front, [*before_file, *_parts(file, marks)]) for file in body.get("input_extra", ())]
-    opening = await _tokens(front, [marks.repository, REPOSITORY]) if marks.repository >= 0 else ()
-    head = await _tokens(front, [marks.file, THIS_FILE]) if marks.file >= 0 else ()
+    # A file alone has no head, unlike in llama.cpp: behind one, Qwen2.5-Coder 0.5B begins 4 of 8 gaps right, else 6.
+    opening = await _tokens(front, [marks.repository, REPOSITORY]) if files and marks.repository >= 0 else ()
+    head = await _tokens(front, [marks.file, THIS_FILE]) if files and marks.file >= 0 else ()
     return {**raw, "prompt": _prompt(Gap(prefix, suffix, begun, files, opening, head), marks, model, front, body)}
 
 
