@@ -248,26 +248,19 @@ def test_no_tag_of_thoughts_is_shown_where_an_answer_is_cut(tmp_path: Path, name
                 assert not any(tag in found[1] for tag in tags), found
 
 
-@pytest.mark.parametrize(
-    "says",
-    [
-        ("Use ", "<tool_call>", " tags ", "for it."),
-        ("Hm ", "<tool_call>", "\n<function=", "clock", ">\n</function>", "\n</tool_call>", " no."),
-    ],
-)
-def test_a_tag_that_begins_no_call_is_text(tmp_path: Path, says: tuple[str, ...]) -> None:
-    """Neither the thoughts behind a tag in prose or a call of an unknown tool are lost, nor the answer."""
-    tool = {"name": "weather", "parameters": CITY}
-    question = {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 60, "temperature": 0}
-    body = {**question, "tools": [{"type": "function", "function": tool}]}
-    with serve_template(tmp_path, "Qwen3.5-4B", (*says, "\n</think>", "\n\n", "Done.")) as server:
-        status, answer = server.post("/v1/chat/completions", body)
-        assert status == 200
-        message = answer["choices"][0]["message"]
-        assert message["reasoning_content"].strip() == "".join(says)
-        assert message["content"] == "Done." and "tool_calls" not in message
-        deltas = [
-            choice["delta"] for event in events(server, "/v1/chat/completions", body) for choice in event["choices"]
-        ]
-        assert "".join(delta.get("content") or "" for delta in deltas) == "Done."
-        assert "".join(delta.get("reasoning_content") or "" for delta in deltas).strip() == "".join(says)
+PROSE = ("Use ", "<tool_call>", " tags ", "for it.")
+UNKNOWN = ("Hm ", "<tool_call>", "\n<function=", "clock", ">\n</function>", "\n</tool_call>", " no.")
+END = ("\n</think>", "\n\n")
+
+
+@pytest.mark.parametrize(("thoughts", "text"), [(PROSE, ("Done.",)), (UNKNOWN, ("Done.",)), (("Hm.",), PROSE)])
+def test_a_tag_that_begins_no_call_is_text(tmp_path: Path, thoughts: tuple[str, ...], text: tuple[str, ...]) -> None:
+    """Neither the text behind a tag in prose or a call of an unknown tool is lost, nor the answer, on any API."""
+    body = {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 60, "temperature": 0}
+    with serve_template(tmp_path, "Qwen3.5-4B", (*thoughts, *END, *text)) as server:
+        for stream in (False, True):
+            reasoning, content, calls = chat(server, body, stream)
+            assert (reasoning.strip(), content, calls) == ("".join(thoughts), "".join(text), [])
+            assert [text for _, text in messages(server, body, stream)] == [reasoning, content]
+            items = responses(server, {**body, "stop": []}, stream)
+            assert items == [("reasoning", reasoning), ("message", content)]
