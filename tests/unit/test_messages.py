@@ -220,7 +220,7 @@ def test_only_answers_have_reasoning(message: dict[str, Any]) -> None:
     assert normalized(path.read_text(), [USER, message])[1] == message
 
 
-CUT = {  # arguments of a call that a limit has cut, and what the server makes of them (eagle_answers.h)
+CUT = {  # arguments of a call that a limit has cut, and their completion
     '{"city": "Par': {"city": "Par"},
     '{"city": "Paris", "da': {"city": "Paris"},
     '{"a": [1, {"b": "x\\': {"a": [1, {"b": "x"}]},
@@ -230,7 +230,7 @@ CUT = {  # arguments of a call that a limit has cut, and what the server makes o
     '{"k": "}]"': {"k": "}]"},
     "{": {},
     '{"a": 1}}': {"a": 1},
-    '{"a": 1, "' + "k" * 3000: {},
+    '{"a": 1, "' + "k" * 3000: {"a": 1},
     '{"a": NaN': {},
 }
 

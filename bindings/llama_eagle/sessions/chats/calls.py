@@ -175,7 +175,8 @@ def _scanned(text: str) -> tuple[list[str], int, int, str]:
         if token[0] == '"':
             is_value = not is_key and not is_quoted
         else:
-            is_value = token in "{}[]" or (token not in ",:" and end < len(text))
+            is_surplus = token in "]}" and not opened
+            is_value = not is_surplus and (token in "{}[]" or (token not in ",:" and end < len(text)))
         value_end = end if is_value else value_end
         if token in CLOSERS:
             opened.append(CLOSERS[token])
