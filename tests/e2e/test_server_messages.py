@@ -132,7 +132,7 @@ def test_messages_that_cannot_be_joined(tmp_path: Path) -> None:
     with serve_template(tmp_path, name) as server:
         status, answer = server.post("/v1/chat/completions", {"messages": messages})
     reason = "Conversation roles must alternate user/assistant/user/assistant/..."
-    assert (status, answer["error"]["message"]) == (400, f"the chat template refuses this request: {reason}")
+    assert status == 400 and reason in answer["error"]["message"] and "\n" not in answer["error"]["message"]
     with pytest.raises(InputError) as failed:
         render_chat(path.read_text(), {"bos_token": "", "messages": messages, "tools": None}, name)
     assert reason in str(failed.value) and "\n" not in str(failed.value)

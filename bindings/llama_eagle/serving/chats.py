@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
-from llama_eagle.errors import EagleError
+from llama_eagle.errors import EagleError, UsageError
 from llama_eagle.serving import slots
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.bodies import read_chat
@@ -22,7 +22,8 @@ from llama_eagle.serving.named_templates import apply_named
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 from llama_eagle.serving.served import Served, served
 from llama_eagle.serving.slots import Step, Steps
-from llama_eagle.sessions.chat import Reply, schema_grammar
+from llama_eagle.sessions.chat import Reply, calls_grammar, schema_grammar
+from llama_eagle.sessions.chats.abilities import shows_tools
 from llama_eagle.sessions.chats.calls import is_json
 from llama_eagle.sessions.chats.messages import render_chat, text_of
 from llama_eagle.sessions.chats.responses import is_deepseek_v4
@@ -49,7 +50,7 @@ async def open_chat(front: Front, body: Body) -> Answer:
 async def prompt(front: Front, body: Body) -> str:
     """Return the prompt of a chat. Raises `Refusal`."""
     model = await served(front)
-    text = (await asyncio.to_thread(prepare, model, body)).prompt
+    text = (await asyncio.to_thread(prepare, model, {**body, "n": None, "n_cmpl": None})).prompt  # whatever follows
     return model.literals.restored(text) if model.literals else text
 
 
@@ -101,8 +102,10 @@ def _chat(model: Served, request: ChatRequest) -> Chat:
         "streams_calls": True,
     }  # fmt: skip
     replies = [Reply(**given) for _ in range(request.settings["n_cmpl"])]
-    for name in replies[0].unenforced:
+    for name in (*replies[0].unenforced, *_unenforced(json.dumps([tool["function"] for tool in given["tools"]]))):
         _warn_once(f"schema: the grammar does not enforce {name}.")
+    if request.tools and not shows_tools(template):
+        _warn_once("tools: the model does not see them, because its chat template has no place for them.")
     if request.continued:
         before = {**variables, "messages": variables["messages"][:-1]}
         text = render_chat(template, before, model.name) + replies[0].generation_prompt
@@ -153,6 +156,15 @@ def _has_thoughts(template: str) -> bool:
     """Return True if the parser knows the thoughts of the template's answers."""
     reply = Reply(template=template, bos="", eos="", messages=[{"role": "user", "content": "Question"}], tools=[])
     return "reasoning_budget_start_tag" in reply.settings
+
+
+@lru_cache(maxsize=32)
+def _unenforced(functions: str) -> list[str]:
+    """Return what the grammar of calls does not enforce, once for each list of functions, in JSON."""
+    try:
+        return calls_grammar(json.loads(functions))[1] if functions != "[]" else []
+    except UsageError:  # the reply has refused or opened it
+        return []
 
 
 @lru_cache(maxsize=1000)
