@@ -41,11 +41,11 @@ def start_program(command: Sequence[str], variables: Mapping[str, str], **pipes:
     )
 
 
-def stop_program(process: subprocess.Popen[Any]) -> None:
-    """End a program: by a signal that it can handle, and after `PATIENCE` by one that it cannot."""
+def stop_program(process: subprocess.Popen[Any], patience: float = PATIENCE) -> None:
+    """End a program: by a signal that it can handle, and after `patience` seconds by one that it cannot."""
     process.terminate()
     try:
-        process.wait(PATIENCE)
+        process.wait(patience)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

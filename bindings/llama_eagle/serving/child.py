@@ -78,12 +78,15 @@ class Child:
         raise NotReady("the child has not chosen its port")
 
 
+def child_in(folder: Path, name: str = "child") -> Child:
+    """Return the address of a child whose socket is in a folder, if this system has sockets in files."""
+    path = str(folder / f"{name}.sock")
+    has_files = sys.platform != "win32" and hasattr(socket, "AF_UNIX")
+    return Child(path if has_files and len(path.encode()) <= LONGEST_PATH else "")
+
+
 @contextlib.contextmanager
 def new_child() -> Iterator[Child]:
     """Yield an address for a child. The folder of its socket has mode 0700, and is removed at the end."""
-    if sys.platform == "win32" or not hasattr(socket, "AF_UNIX"):
-        yield Child()
-        return
     with tempfile.TemporaryDirectory(prefix="llama-eagle-", ignore_cleanup_errors=True) as folder:
-        path = str(Path(folder) / "child.sock")
-        yield Child(path if len(path.encode()) <= LONGEST_PATH else "")
+        yield child_in(Path(folder))

@@ -46,7 +46,7 @@ def run(served: Checked, about: str) -> int:
     the child ends by itself, `UsageError` if it refuses an argument.
     """
     settings = front_settings(served)
-    with new_child() as child, _listener(settings.host, settings.port) as listener:
+    with new_child() as child, listener_on(settings.host, settings.port) as listener:
         of_child = for_child(served, child)
         process = start_server(server_args(of_child), server_env(of_child))
         watch_process(process.pid, console.warn)
@@ -54,7 +54,7 @@ def run(served: Checked, about: str) -> int:
         def announce(text: str) -> None:
             child.set_address(text)
             console.log(about)
-            console.data(f"listening on {_url(settings.host, listener)}")
+            console.data(f"listening on {url_of(settings.host, listener)}")
             sys.stdout.flush()
 
         def read_log() -> str:
@@ -63,11 +63,11 @@ def run(served: Checked, about: str) -> int:
         apis = (chat, completions, infill, messages, models, responses, resume, tokens, vectors)
         routes = [each for api in apis for each in api.routes(settings.prefix)]
         front = Front(child, settings, [*routes, *ROUTES], model_files(served))
-        return until_end(process, lambda: asyncio.run(_serve(front, listener, read_log)), "See --verbose.")
+        return until_end(process, lambda: asyncio.run(serve_until(front, listener, read_log)), "See --verbose.")
 
 
-async def _serve(front: Front, listener: socket.socket, read_log: Callable[[], str]) -> str:
-    """Serve until the child's log ends; return the reason of its end."""
+async def serve_until(front: Front, listener: socket.socket, read_log: Callable[[], str]) -> str:
+    """Serve until `read_log`, which runs in a thread, returns the reason of the end; return the reason."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str] = loop.create_future()
 
@@ -194,7 +194,7 @@ class Connection(H11Protocol):
 
 
 @contextlib.contextmanager
-def _listener(host: str, port: int) -> Iterator[socket.socket]:
+def listener_on(host: str, port: int) -> Iterator[socket.socket]:
     """Yield the socket of the address. Raises `EnvironmentFailure`."""
     is_file = host.endswith(".sock")
     try:
@@ -221,7 +221,7 @@ def _listener(host: str, port: int) -> Iterator[socket.socket]:
             Path(host).unlink(missing_ok=True)
 
 
-def _url(host: str, listener: socket.socket) -> str:
+def url_of(host: str, listener: socket.socket) -> str:
     if host.endswith(".sock"):
         return f"unix://{host}"
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from starlette.routing import BaseRoute, Match, Router
@@ -96,9 +96,9 @@ class Front:
         matches = any(route.matches(scope)[0] is Match.FULL for route in self._router.routes)
         is_ours = matches and scope["method"] != "OPTIONS"
         has_key = self.settings.access.has_key(headers)
-        if is_ours and not has_key:
-            raise Refusal(401, "Invalid API Key")
         is_public = scope["path"].removeprefix(self.settings.prefix) in HEALTH
+        if is_ours and not has_key and not is_public:
+            raise Refusal(401, "Invalid API Key")
         needs_model = is_public or scope["method"] == "POST" or self._files.are_read_again
         if needs_model and (is_public or has_key) and (reason := self._files.change()):
             raise Refusal(503, reason)
@@ -149,17 +149,23 @@ class Front:
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
         has_key = self.settings.access.has_key(headers)
-        requested = asyncio.ensure_future(self.child.request(scope["method"], target, kept, body, with_key=has_key))
+        async with self.child_for(scope, body) as child:
+            requested = asyncio.ensure_future(child.request(scope["method"], target, kept, body, with_key=has_key))
 
-        def stop() -> None:
-            if not requested.cancel():
+            def stop() -> None:
+                if not requested.cancel():
+                    _close(requested)
+
+            try:
+                with _stopped_when_gone(receive, stop) as watch:
+                    await _pass_on(scope, await _unless_gone(requested, watch), send)
+            finally:
                 _close(requested)
 
-        try:
-            with _stopped_when_gone(receive, stop) as watch:
-                await _pass_on(scope, await _unless_gone(requested, watch), send)
-        finally:
-            _close(requested)
+    @contextlib.asynccontextmanager
+    async def child_for(self, _scope: Scope, _body: bytes) -> AsyncIterator[Child]:
+        """Yield the child that answers a request."""
+        yield self.child
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from llama_eagle.serving.access import Access
 from llama_eagle.serving.child import Child
 from llama_eagle.serving.extra_args import has_scores, last_value, normalized
-from llama_eagle.serving.options import EMBEDDING, Checked, is_for_this_machine
+from llama_eagle.serving.options import EMBEDDING, Checked, ServerOptions, is_for_this_machine
 from llama_eagle.serving.served import ChatSettings, chat_settings
 
 MAX_BODY_MIB = 32
@@ -42,15 +42,20 @@ class FrontSettings:
 
 
 def front_settings(served: Checked, environment: Mapping[str, str] = os.environ) -> FrontSettings:
-    """Return the front's part of the options, of the environment, and of llama-server's options."""
-    options = served.options
+    """Return the settings of a front for one model."""
+    n_trained = int(served.target.arch_key("context_length", 0))
+    scores = has_scores(served.options.extra, served.target)
+    return replace(settings_of(served.options, environment), n_trained=n_trained, has_scores=scores)
+
+
+def settings_of(options: ServerOptions, environment: Mapping[str, str] = os.environ) -> FrontSettings:
+    """Return the front's part of the options, of the environment, and of llama-server's options, without a model's."""
     keys = tuple(_listed(options.api_key or environment.get("LLAMA_API_KEY", "")))
     access = Access(keys, is_for_this_machine(options))
     prefix = environment.get("LLAMA_ARG_API_PREFIX", "")
     chats = chat_settings(options.extra, environment, hides_control=not options.parse_special)
-    n_trained = int(served.target.arch_key("context_length", 0))
-    settings = FrontSettings(options.host, options.port, access, max_body(environment), prefix, chats, n_trained)
-    return for_arguments(replace(settings, has_scores=has_scores(options.extra, served.target)), options.extra)
+    settings = FrontSettings(options.host, options.port, access, max_body(environment), prefix, chats)
+    return for_arguments(settings, options.extra)
 
 
 def for_arguments(settings: FrontSettings, extra: Sequence[str]) -> FrontSettings:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,6 +72,48 @@ class Vectors:
         return tuple(f"--{field.name}" for field in fields(self) if getattr(self, field.name))
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Several models behind one address."""
+
+    models: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|FOLDER",
+            help="Serve the models that `llama-eagle list` shows (all), or those of a folder, instead of --model. A "
+            "request loads the model that it names.",
+        ),
+    ] = None
+    max_memory: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="GIB",
+            help="Memory of all loaded models in GiB: the least recently used ones are unloaded (default: what is free "
+            "at the start).",
+        ),
+    ] = None
+
+
+OWN = ("--models", "--max-memory", "--host", "--port", "--api-key")  # options that servers of single models do not get
+
+
+def arguments_of_servers(given: Sequence[str]) -> list[str]:
+    """Return the arguments of `serve` for the server of one of several models."""
+    from llama_eagle.serving.settings import without_keys
+
+    options, extra = [*given], []
+    if "--" in options:
+        at = options.index("--")
+        options, extra = options[:at], options[at:]
+    kept, is_value = [], False
+    for option in options:
+        is_left_out, is_value = is_value, option in OWN
+        if not is_left_out and option.partition("=")[0] not in (*OWN, "--no-api-key"):
+            kept.append(option)
+    return [*kept, *without_keys(extra)]
+
+
 @grouped
 def serve(
     *,
@@ -84,6 +128,7 @@ def serve(
             "docs/server.md). Options on the command line take precedence over it.",
         ),
     ] = None,
+    pool: Pool,
     address: Address,
     vision: Vision,
     drafting: ServedDrafting,
@@ -107,8 +152,8 @@ def serve(
 
     Requests go to llama.cpp's llama-server, with the kernels and drafters of this project.
     """
-    if (model is None) == (config is None):
-        raise UsageError("give either --model (and --draft) or --config.")
+    if [model, config, pool.models].count(None) != 2:
+        raise UsageError("give one of --model (and --draft), --models and --config.")
     from llama_eagle.drafting.resolve import without_effect
     from llama_eagle.serving import options as serving
     from llama_eagle.serving.front import run
@@ -132,6 +177,11 @@ def serve(
     if config is not None:
         options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))
     require_free(options.host, options.port)
+    if pool.models is not None:
+        from llama_eagle.serving.pool_front import offered, run_pool
+
+        limit = None if pool.max_memory is None else int(pool.max_memory * 2**30)
+        raise typer.Exit(run_pool(options, offered(pool.models), limit, arguments_of_servers(sys.argv[2:])))
     served = serving.check(replace(options, model=find_model(options.model, yes, options.drafting)))
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")

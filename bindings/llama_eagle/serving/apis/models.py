@@ -24,15 +24,15 @@ def routes(prefix: str = "") -> list[BaseRoute]:
 
 
 async def show_list(request: Request) -> Response:
-    return JSONResponse(_described(await slots.ask_json(request.app, "GET", PATH)))
+    return JSONResponse(described(await slots.ask_json(request.app, "GET", PATH)))
 
 
 async def show_one(request: Request) -> Response:
-    found = _described(await slots.ask_json(request.app, "GET", PATH))
-    return JSONResponse(_one(found, request.path_params["id"]))
+    found = described(await slots.ask_json(request.app, "GET", PATH))
+    return JSONResponse(one_of(found, request.path_params["id"]))
 
 
-def _described(found: dict[str, Any]) -> dict[str, Any]:
+def described(found: dict[str, Any]) -> dict[str, Any]:
     """Add the fields of Anthropic's models."""
     models = [
         {
@@ -47,7 +47,7 @@ def _described(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "data": models, "has_more": False, "first_id": ends[0], "last_id": ends[1]}
 
 
-def _one(found: dict[str, Any], name: str) -> dict[str, Any]:
+def one_of(found: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the model with this id or alias. Raises `Refusal`."""
     for model in found["data"]:
         if name in (model["id"], *model.get("aliases", ())):

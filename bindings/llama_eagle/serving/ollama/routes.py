@@ -158,19 +158,19 @@ async def running(request: Request) -> Response:
 
 async def _listed(request: Request) -> list[Body]:
     path = (await ask_json(request.app, "GET", "/props")).get("model_path") or ""
-    return [models.listed(model, path, _family(path)) for model in await _models(request)]
+    return [models.listed(model, path, family_of(path)) for model in await _models(request)]
 
 
 async def show(request: Request) -> Response:
     name = bodies.model_name(await _body(request))
     model = models.require_model(await _models(request), name)
     properties = await ask_json(request.app, "GET", "/props")
-    family = _family(properties.get("model_path") or "")
+    family = family_of(properties.get("model_path") or "")
     return JSONResponse(models.shown(model, properties, family, has_vectors=request.app.settings.has_vectors))
 
 
 @lru_cache(maxsize=8)
-def _family(path: str) -> str:
+def family_of(path: str) -> str:
     """Return the architecture of a model file; empty if it cannot be read."""
     from llama_eagle.gguf.header import read_header
 

@@ -1,0 +1,186 @@
+"""The front of several models: requests go to the server of the model that they name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Scope
+
+from llama_eagle import console
+from llama_eagle.errors import UsageError
+from llama_eagle.gguf import names
+from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.size import Slots, available_bytes, kv_bytes
+from llama_eagle.native.programs import ending_signals
+from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.apis.models import PATH, described, one_of
+from llama_eagle.serving.child import Child
+from llama_eagle.serving.front import listener_on, serve_until, url_of
+from llama_eagle.serving.http import HEALTH, Front
+from llama_eagle.serving.json_body import read_json_body
+from llama_eagle.serving.model_pool import GIB, ModelPool, Offered, Server
+from llama_eagle.serving.ollama.bodies import model_name, read_body
+from llama_eagle.serving.ollama.models import NEVER, listed, shown
+from llama_eagle.serving.ollama.routes import family_of, version
+from llama_eagle.serving.options import Checked, ServerOptions
+from llama_eagle.serving.process import INTERRUPTED
+from llama_eagle.serving.settings import FrontSettings, settings_of
+from llama_eagle.sessions.options import CACHE_TYPES
+from llama_eagle.store.find import is_model
+from llama_eagle.store.models import models as on_the_disk
+
+ALL = "all"  # instead of a folder: the models that `llama-eagle list` shows
+IS_READY = {"status": "ok"}
+
+
+def offered(where: str) -> list[Offered]:
+    """Return the models of a folder, or `ALL` on the disk. Raises `UsageError` if there are none."""
+    if where == ALL:
+        found = [
+            Offered(model.name, model.files[0], model.n_bytes, int(model.changed))
+            for model in on_the_disk()
+            if model.files and model.drafts_for is None
+        ]
+    else:
+        found = [*_in_folder(Path(where).expanduser())]
+    if not found:
+        raise UsageError(f"--models {where}: no models. Give a folder with GGUF files, or fetch one: llama-eagle pull")
+    return found
+
+
+def _in_folder(folder: Path) -> list[Offered]:
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(folder.rglob("*.gguf"))}
+    found = []
+    for first in names.first_files(sizes):
+        file = folder / first.path
+        if is_model(file):
+            n_bytes = sum(sizes.get(part, 0) for part in names.all_parts(first))
+            found.append(Offered(file.stem, file, n_bytes, int(file.stat().st_mtime)))
+    return found
+
+
+def memory_of(model: Offered, options: ServerOptions) -> int:
+    """Return what a model takes in bytes: its weights and the caches of its slots. Raises `InputError`."""
+    header, _ = read_model(model.file)
+    n_ctx = Checked(options, options.drafting, "", header, None).n_ctx
+    types = CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v]
+    return model.n_bytes + kv_bytes(header, n_ctx, *types, Slots(options.parallel, options.context.n_ubatch))
+
+
+class PoolFront(Front):
+    """The front of a pool. Its own routes are the lists of models; others go to the model that a request names."""
+
+    def __init__(self, pool: ModelPool, settings: FrontSettings) -> None:
+        prefix = settings.prefix
+        routes = [
+            *(Route(f"{prefix}{path}", self._health) for path in HEALTH),
+            Route(f"{prefix}{PATH}", self._list),
+            Route(f"{prefix}{PATH}/{{id:path}}", self._one),
+            Route("/api/tags", self._tags),
+            Route("/api/ps", self._loaded),
+            Route("/api/show", self._show, methods=["POST"]),
+            Route("/api/version", version),
+        ]
+        super().__init__(Child(), settings, routes)
+        self._pool = pool
+
+    @contextlib.asynccontextmanager
+    async def child_for(self, scope: Scope, body: bytes) -> AsyncIterator[Child]:
+        """Yield the server of the model that a body names, else of the one that was used last."""
+        if not self.settings.access.has_key(dict(scope["headers"])):
+            raise Refusal(401, "Invalid API Key")
+        given = read_json_body(body) if body.lstrip()[:1] == b"{" else {}
+        name = given.get("model") or given.get("name") or ""
+        async with self._pool.use(self._pool.named(name if isinstance(name, str) else "")) as child:
+            yield child
+
+    async def _health(self, _request: Request) -> Response:
+        return JSONResponse(IS_READY)
+
+    def _described(self) -> dict[str, object]:
+        models = [
+            {"id": model.name, "object": "model", "owned_by": "llama-eagle", "created": model.changed}
+            for model in self._pool.models
+        ]
+        return described({"object": "list", "data": models})
+
+    async def _list(self, _request: Request) -> Response:
+        return JSONResponse(self._described())
+
+    async def _one(self, request: Request) -> Response:
+        return JSONResponse(one_of(self._described(), request.path_params["id"]))
+
+    async def _tags(self, _request: Request) -> Response:
+        return JSONResponse({"models": [_listed(model) for model in self._pool.models]})
+
+    async def _loaded(self, _request: Request) -> Response:
+        loaded = [{**_listed(model), "size_vram": 0, "expires_at": NEVER} for model in self._pool.running()]
+        return JSONResponse({"models": loaded})
+
+    async def _show(self, request: Request) -> Response:
+        """Describe a model by its file: some clients ask about each model of the list."""
+        return JSONResponse(_shown(self._pool.named(model_name(read_body(await request.body())))))
+
+
+def _shown(model: Offered) -> dict[str, object]:
+    header, files = read_model(model.file)
+    meta = {
+        "n_params": sum(tensor.n_elements for file in files for tensor in file.tensors.values()),
+        "n_ctx_train": header.arch_key("context_length", 0),
+        "n_embd": header.arch_key("embedding_length", 0),
+    }
+    entry = {"id": model.name, "meta": meta, "created": model.changed}
+    properties = {"chat_template": header.keys.get("tokenizer.chat_template")}
+    return shown(entry, properties, header.architecture, has_vectors=False)
+
+
+def _listed(model: Offered) -> dict[str, object]:
+    path = str(model.file)
+    return listed({"id": model.name, "meta": {"size": model.n_bytes}}, path, family_of(path))
+
+
+def run_pool(options: ServerOptions, models: Sequence[Offered], max_bytes: int | None, arguments: Sequence[str]) -> int:
+    """Serve models until a signal; return our exit status. max_bytes: None for the memory that is available now.
+
+    arguments: of `serve`, for the server of each model.
+    """
+    limit = max_bytes or available_bytes() or sys.maxsize
+    ended, status = threading.Event(), [0]
+
+    def end(number: int, _frame: object) -> None:
+        status[0] = INTERRUPTED if number == signal.SIGINT else 0
+        ended.set()
+
+    for number in (signal.SIGINT, *ending_signals()):
+        signal.signal(number, end)
+    settings = settings_of(options)
+    with (
+        tempfile.TemporaryDirectory(prefix="llama-eagle-", ignore_cleanup_errors=True) as folder,
+        listener_on(settings.host, settings.port) as listener,
+    ):
+
+        def start(model: Offered, needed: int) -> Server:
+            return Server(model, needed, Path(folder), arguments)
+
+        pool = ModelPool(models, start, lambda model: memory_of(model, options), limit)
+
+        def wait() -> str:
+            ended.wait()
+            pool.close()  # here, because the front ends when no thread waits for a model any more
+            return ""
+
+        console.log(f"serving {len(models)} models within {limit / GIB:.0f} GiB")
+        console.data(f"listening on {url_of(settings.host, listener)}")
+        sys.stdout.flush()
+        asyncio.run(serve_until(PoolFront(pool, settings), listener, wait))
+    return status[0]
