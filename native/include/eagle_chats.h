@@ -30,9 +30,10 @@ struct eagle_reply;  // parser of an answer
 //   chat_template_kwargs, enable_thinking, reasoning_format, continue_final_message, echo, force_pure_content;
 //   prompt_end: as for eagle_reply_follow, which then needs no call;
 //   streams_calls: calls are new piece by piece.
-// Result: {"stops", "settings"}. A stop is a text that ends the answer. settings: keys of llama-server's /completion.
-// Their preserved_tokens are texts that belong to the template's format: the answer must contain them, also those of
-// them that are control tokens. A call that is required but that the template cannot force is an invalid request.
+// Result: {"stops", "settings", "unenforced"}. A stop is a text that ends the answer. unenforced: keys of schemas that
+// the grammar does not enforce. settings: keys of llama-server's /completion. Their preserved_tokens are texts that
+// belong to the template's format: the answer must contain them, also those of them that are control tokens. A call
+// that is required but that the template cannot force is an invalid request.
 LLAMA_API int32_t eagle_reply_new(const char * request, struct eagle_reply ** reply, const char ** result);
 
 // Chooses the form of the answer, with or without thoughts, by the last characters of the prompt.

@@ -39,8 +39,6 @@ CASES: dict[str, tuple[str, str]] = {
     "json": ("{{ [[[[1]]]] | tojson(indent=40000) }}", BYTES),
     "recursion": ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(30) }}", DEPTH),
     "nested lists as JSON": (NESTED + "{{ n.t | tojson }}", DEPTH),
-    "nested lists, printed": (NESTED + "{{ n.t }}", DEPTH),
-    "nested lists, compared": (NESTED + "{{ n.t == [n.t] }}", DEPTH),
     "elif": ("{% if 0 %}" + "{% elif 0 %}" * 40 + "{% endif %}", DEPTH),
 }
 LEFT = {TIME: {"seconds": 0}, BYTES: {"bytes": 100_000}, DEPTH: {"levels": 25}}

@@ -100,9 +100,9 @@ def read_n(body: Body, n_slots: int) -> int:
 
 
 def read_stops(body: Body) -> list[str]:
-    """Return the texts that end an answer."""
+    """Return the texts that end an answer. Empty ones end none."""
     given = body.get("stop", [])
     require(isinstance(given, str | list), "'stop' is neither a text nor a list")
     stops = [given] if isinstance(given, str) else given
     require(all(isinstance(stop, str) for stop in stops), "'stop' has a part that is no text")
-    return list(stops)
+    return [stop for stop in stops if stop]

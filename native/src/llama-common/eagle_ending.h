@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "eagle_model_files.h"
 #include "ggml-backend.h"
 #include "log.h"
 
@@ -43,7 +42,8 @@ inline void eagle_end_with_reason() {
 // run time or not at all, so its function is looked up by name.
 inline const char * eagle_lost_rpc_server() {
     ggml_backend_reg_t reg = ggml_backend_reg_by_name("RPC");
-    auto * any_lost = reg ? (const char * (*)()) ggml_backend_reg_get_proc_address(reg, "eagle_rpc_any_lost") : nullptr;
+    auto * any_lost =
+        reg ? (const char * (*) ()) ggml_backend_reg_get_proc_address(reg, "eagle_rpc_any_lost") : nullptr;
     return any_lost ? any_lost() : nullptr;
 }
 
@@ -54,7 +54,7 @@ inline std::string eagle_about_lost(const std::string & server) {
 // Returns the reason why this server can answer no request; empty if it can.
 inline std::string eagle_unusable() {
     const char * server = eagle_lost_rpc_server();
-    return server ? eagle_about_lost(server) : eagle_model_files::change();
+    return server ? eagle_about_lost(server) : std::string();
 }
 
 // Returns the message for a decode that failed.

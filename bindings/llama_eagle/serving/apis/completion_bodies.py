@@ -9,6 +9,7 @@ from llama_eagle.serving.json_body import without_nulls
 from llama_eagle.serving.parameters import (
     TOKEN,
     read_n,
+    read_stops,
     require,
     require_constraints,
     require_tokens,
@@ -76,6 +77,9 @@ def check_raw(given: Body, model: Served) -> Body:
     require("prompt" in body, "'prompt' is required")
     prompts = prompts_of(body["prompt"])
     require_tokens(prompts, model.n_vocab)
+    has_media = any(isinstance(each, dict) and "multimodal_data" in each for each in prompts)
+    reads_media = model.has_images or model.has_sound or model.has_video
+    require(reads_media or not has_media, "this server reads no media: start it with --mmproj and an encoder that does")
     require_types(body)
     is_one = body.get("best_of", 1) in (1, body.get("n", 1))
     require(is_one, "this server does not choose the 'best_of' several: leave it out")
@@ -88,14 +92,17 @@ def check_raw(given: Body, model: Served) -> Body:
     has_one = body.get("n_cmpl", body.get("n", 1)) == 1
     is_answered = has_one or not any(_is_empty(each, model.adds_bos) for each in prompts)
     require(is_answered, "a prompt without tokens has one answer: leave out 'n', or send it several times")
-    return body
+    if not body.get("grammar"):
+        body.pop("grammar", None)  # of an empty one and a schema, the child would read the first
+    return body | {"stop": read_stops(body)} if "stop" in body else body
 
 
-def check_own(given: Body, model: Served) -> None:
-    """Check a body of llama.cpp's own completions. Raises `Refusal`."""
+def check_own(given: Body, model: Served) -> Body:
+    """Check a body of llama.cpp's own completions, and return what the child gets. Raises `Refusal`."""
     body = check_raw(given, model)
     require(body.get("suffix", "") == "", "this API does not complete before a 'suffix': use /infill")
     require(not body.get("echo"), "this API does not echo prompts: leave out 'echo', or use /v1/completions")
+    return body
 
 
 def prompts_of(prompt: Any) -> list[Any]:

@@ -80,6 +80,5 @@ async def _echo(front: Front, prompt: Any, adds_bos: bool) -> Echo:
 
 async def complete_raw(request: Request) -> Any:
     """Pass a request of llama.cpp's own API on, after checks."""
-    body = read_json_body(await request.body())
-    check_own(body, await served(request.app))
+    body = check_own(read_json_body(await request.body()), await served(request.app))
     return await passed_on(request.app, slots.PATH, body)

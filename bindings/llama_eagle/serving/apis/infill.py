@@ -43,9 +43,8 @@ async def infill(request: Request) -> Any:
 async def raw_infill(front: Front, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the raw request for a body of /infill. Raises `Refusal`."""
     body = read_infill(given)
-    raw = {key: value for key, value in body.items() if key not in KEYS}
     model = await served(front)
-    check_own({**raw, "prompt": 0}, model)
+    raw = check_own({**{key: value for key, value in body.items() if key not in KEYS}, "prompt": 0}, model)
     marks = InfillTokens.of(model.infill)
     if marks is None:
         raise Refusal(501, "this model has no infill tokens, so it fills no gaps")

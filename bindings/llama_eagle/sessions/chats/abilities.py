@@ -117,8 +117,7 @@ def wants_nine_characters(template: str) -> bool:
 def joint_of_texts(template: str, role: str) -> str | None:
     """Return what the template writes between the texts of a message with this role.
 
-    None if its prompt is not that of one text, or if it reads one text alone. The same rule in C++: `eagle_find_joint`
-    (native/src/llama-common/chat/eagle_parts.h).
+    None if its prompt is not that of one text, or if it reads one text alone.
     """
     texts = [f"{MARK}{i}" for i in range(3)]
     parts = _with_content(template, role, [{"type": "text", "text": text} for text in texts])

@@ -51,8 +51,7 @@ def has_calls(message: Mapping[str, Any]) -> bool:
 def calls_as_texts(messages: Sequence[Mapping[str, Any]], text_of: Callable[[Any], str]) -> list[dict[str, Any]]:
     """Return messages with calls as texts of the model and results as texts of the user.
 
-    text_of: returns the text of a message's content. The same rule in C++: `eagle_calls_as_texts`
-    (native/src/llama-common/chat/eagle_answer_form.h).
+    text_of: returns the text of a message's content.
     """
     found: list[dict[str, Any]] = []
     names: dict[str, str] = {}
@@ -73,8 +72,7 @@ def calls_as_texts(messages: Sequence[Mapping[str, Any]], text_of: Callable[[Any
 def with_short_ids(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return copies of messages whose calls and results have ids of nine letters and digits.
 
-    They are those of llama.cpp's server here (native/src/llama-common/chat/eagle_answer_form.h). A result without an id
-    belongs to the next of the last calls.
+    A result without an id belongs to the next of the last calls.
     """
     found, ids, n_results = [], [], 0
     for i, message in enumerate(messages):

@@ -149,10 +149,7 @@ def _read_content(content: Any, where: str, *, is_result: bool) -> str | list[Me
 
 
 def unread_part(part: Any) -> Message:
-    """Return a text in place of a part of a tool's result that is not read: no user can take it out of the history.
-
-    The same rule in C++: `eagle_result_part` (native/src/llama-common/chat/eagle_results.h).
-    """
+    """Return a text in place of a part of a tool's result that is not read: no user can take it out of the history."""
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     what = "picture" if kind in ("image_url", "input_image") else f"part of type {kind!r}"
     return {"type": "text", "text": f"[Here is a {what} that this model cannot read.]"}

@@ -56,10 +56,7 @@ def with_turn(template: str, prompt: str) -> str:
 
 
 def _sorted(messages: Sequence[Message]) -> list[Message]:
-    """Sort results by their calls, unless an id is missing or is not that of one call.
-
-    The same rule in C++: `eagle_sort_results` (native/src/llama-common/chat/eagle_parts.h).
-    """
+    """Sort results by their calls, unless an id is missing or is not that of one call."""
     found: list[Message] = []
     for is_result, group in itertools.groupby(messages, lambda message: message["role"] == "tool"):
         run = list(group)

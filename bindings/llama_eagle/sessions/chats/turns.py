@@ -1,7 +1,4 @@
-"""Messages that a chat template refuses next to each other, joined as llama.cpp's server does here.
-
-The same rule in C++: `eagle_join_turns` (native/src/llama-common/chat/eagle_answer_form.h).
-"""
+"""Messages that a chat template refuses next to each other, joined."""
 
 from __future__ import annotations
 

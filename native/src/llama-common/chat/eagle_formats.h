@@ -5,17 +5,14 @@
 #include <cctype>
 #include <cstdlib>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "chat-auto-parser.h"
 #include "chat.h"
-#include "eagle_answer_form.h"
 #include "eagle_chat.h"
 #include "eagle_open_schemas.h"
 #include "eagle_plain_schemas.h"
-#include "eagle_tool_changes.h"
 #include "json-schema-to-grammar.h"
 #include "peg-parser.h"
 
@@ -269,28 +266,9 @@ common_chat_params eagle_apply_effort(common_chat_templates_inputs inputs, const
     return apply(inputs);
 }
 
-// Applies a template to a request. The beginning of the prompt has the tools of the beginning of the conversation, and
-// the grammar those that are offered at its end.
+// Applies a template to a request.
 template <typename Apply>
-common_chat_params eagle_apply_template(common_chat_templates_inputs inputs, const Apply & apply_once) {
-    const auto places = eagle_tool_places::take(inputs.chat_template_kwargs);
+common_chat_params eagle_apply_template(const common_chat_templates_inputs & inputs, const Apply & apply_once) {
     const auto apply_schemas = [&](const auto & part) { return eagle_apply_schemas(part, apply_once); };
-    const auto apply = [&](const auto & part) { return eagle_apply_effort(part, apply_schemas); };
-    if (places.empty()) {
-        return eagle_apply_formats(inputs, apply);
-    }
-    const auto without = [&](const std::set<std::string> & names) {
-        common_chat_templates_inputs found = inputs;
-        found.tools.clear();
-        for (const common_chat_tool & tool : inputs.tools) {
-            if (names.count(tool.name) == 0) {
-                found.tools.push_back(tool);
-            }
-        }
-        return found;
-    };
-    common_chat_params params = eagle_apply_formats(without(places.not_offered), apply);
-    const eagle_open_schemas open(eagle_opening::faults);
-    params.prompt = apply(without(places.not_at_beginning)).prompt;
-    return params;
+    return eagle_apply_formats(inputs, [&](const auto & part) { return eagle_apply_effort(part, apply_schemas); });
 }

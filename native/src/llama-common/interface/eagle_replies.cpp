@@ -6,16 +6,15 @@
 #include <vector>
 
 #include "chat.h"
-#include "eagle_answer_form.h"
-#include "eagle_bodies.h"
+#include "eagle_answers.h"
 #include "eagle_chat.h"
 #include "eagle_chats.h"
 #include "eagle_formats.h"
 #include "eagle_long_answer.h"
-#include "eagle_parts.h"
 #include "eagle_reading.h"
 #include "eagle_result.h"
 #include "eagle_template.h"
+#include "eagle_unenforced.h"
 
 struct eagle_reply {
     common_json request;
@@ -46,6 +45,20 @@ Templates templates_of(const common_json & request) {
     });
 }
 
+// Returns functions as llama.cpp reads them: parameters are a schema.
+common_json read_tools(const common_json & given) {
+    common_json tools = given;
+    for (auto & tool : tools) {
+        common_json & function = tool["function"];
+        eagle_require_strict(function);
+        if (function.contains("parameters") && !function.at("parameters").is_object()) {
+            eagle_note_unenforced("parameters that are no schema");
+            function.erase("parameters");
+        }
+    }
+    return tools;
+}
+
 bool is_true(const common_json & request, const char * key, bool usual = false) {
     return eagle_has(request, key) ? request.at(key).get<bool>() : usual;
 }
@@ -53,9 +66,8 @@ bool is_true(const common_json & request, const char * key, bool usual = false) 
 common_chat_templates_inputs inputs_of(const eagle_reply & reply) {
     const common_json & request = reply.request;
     common_chat_templates_inputs inputs;
-    common_json tools = eagle_has(request, "tools") ? request.at("tools") : common_json();
-    eagle_read_tools(tools);
-    inputs.tools = common_chat_tools_parse_oaicompat(tools);
+    inputs.tools = common_chat_tools_parse_oaicompat(
+        read_tools(eagle_has(request, "tools") ? request.at("tools") : common_json::array()));
     const std::string choice = eagle_text_at(request, "tool_choice");
     inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(choice.empty() ? "auto" : choice);
     auto abilities = common_chat_templates_get_caps(reply.templates.get());
@@ -75,31 +87,33 @@ common_chat_templates_inputs inputs_of(const eagle_reply & reply) {
     return inputs;
 }
 
-// Makes parts of media marks, at which the beginning of an answer does not look.
-void mark_media(common_json & messages) {
-    for (auto & message : messages) {
-        for (size_t i = 0;
-             eagle_has(message, "content") && message.at("content").is_array() && i < message.at("content").size();
-             i++) {
-            common_json & part = message["content"].at(i);
-            if (eagle_text_at(part, "type") != "text") {
-                part = common_json{{"type", "media_marker"}, {"text", "<__media__>"}};
-            }
+// Makes the parts of a message texts: at media, the beginning of an answer does not look. Cut arguments of calls
+// become none.
+void simplify(common_json & message) {
+    const bool has_parts = eagle_has(message, "content") && message.at("content").is_array();
+    for (size_t i = 0; has_parts && i < message.at("content").size(); i++) {
+        common_json & part = message["content"].at(i);
+        part = common_json{{"type", "text"}, {"text", eagle_text_at(part, "text")}};
+    }
+    for (size_t i = 0; eagle_has(message, "tool_calls") && i < message.at("tool_calls").size(); i++) {
+        common_json & function = message["tool_calls"].at(i)["function"];
+        if (!eagle_is_json(eagle_text_at(function, "arguments"))) {
+            function["arguments"] = eagle_has(function, "arguments") && function.at("arguments").is_object()
+                                        ? function.at("arguments").dump()
+                                        : "{}";
         }
     }
 }
 
 // Reads the last turn, and whether the answer goes on with its last message.
 void read_messages(const eagle_reply & reply, common_chat_templates_inputs & inputs) {
-    common_json last = common_json::object();
-    last["messages"] = eagle_last_turn(reply.request.at("messages"));
-    last["continue_final_message"] = reply.request.value("continue_final_message", common_json());
-    eagle_repair_calls(last.at("messages"));
-    eagle_read_messages(last);
-    mark_media(last.at("messages"));
-    inputs.messages =
-        eagle_with_joined_texts(reply.templates.get(), common_chat_msgs_parse_oaicompat(last.at("messages")));
-    inputs.continue_final_message = common_chat_continuation_parse(last.value("continue_final_message", common_json()));
+    common_json messages = eagle_last_turn(reply.request.at("messages"));
+    for (auto & message : messages) {
+        simplify(message);
+    }
+    inputs.messages = common_chat_msgs_parse_oaicompat(messages);
+    inputs.continue_final_message =
+        common_chat_continuation_parse(reply.request.value("continue_final_message", common_json()));
     inputs.add_generation_prompt = inputs.continue_final_message == COMMON_CHAT_CONTINUATION_NONE;
 }
 
@@ -113,18 +127,16 @@ common_chat_params applied(eagle_reply & reply, bool is_loose = false) {
     common_chat_templates_inputs inputs = inputs_of(reply);
     try {
         read_messages(reply, inputs);
-        reply.is_continued = !inputs.add_generation_prompt;
+        reply.is_continued = !inputs.add_generation_prompt && !inputs.messages.empty();
         return common_chat_templates_apply(templates, inputs);
     } catch (const std::bad_alloc &) {
         throw;
-    } catch (const std::exception &) {  // messages that the caller's own code reads
-        if (reply.is_continued) {
-            throw;
-        }
-        inputs.messages.resize(1);
-        inputs.messages[0] = common_chat_msg();
-        inputs.messages[0].role = "user";
-        inputs.messages[0].content = "Question";
+    } catch (const std::exception &) {  // messages that the caller's own code reads, or changes for the template
+        common_chat_msg question;
+        question.role = "user";
+        question.content = "Question";
+        inputs.messages.erase(inputs.messages.begin(), inputs.messages.end() - (reply.is_continued ? 1 : 0));
+        inputs.messages.insert(inputs.messages.begin(), question);
         return common_chat_templates_apply(templates, inputs);
     }
 }
@@ -335,6 +347,7 @@ common_json streamed(eagle_reply & reply, bool is_last) {
 
 int32_t eagle_reply_new(const char * request, eagle_reply ** reply, const char ** result) {
     return eagle_answered(result, [&] {
+        const eagle_unenforced_keys unenforced;
         auto made = std::make_unique<eagle_reply>();
         made->request = eagle_without_nulls(common_json::parse(request));
         made->templates = templates_of(made->request);
@@ -342,6 +355,7 @@ int32_t eagle_reply_new(const char * request, eagle_reply ** reply, const char *
         common_json found = common_json::object();
         found["stops"] = made->params.additional_stops;
         found["settings"] = settings_of(made->params);
+        found["unenforced"] = unenforced.names();
         *reply = made.release();
         return found.dump();
     });

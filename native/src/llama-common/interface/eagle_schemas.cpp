@@ -94,7 +94,7 @@ int32_t eagle_schema_grammar(const char * schema, const char ** result) {
 int32_t eagle_calls_grammar(const char * functions, const char ** result) {
     return converted(functions, result, [](const common_json & given) {
         for (const auto & function : given.is_array() ? given : common_json::array({given})) {
-            eagle_require_strict(function, "parameters");
+            eagle_require_strict(function);
         }
         return eagle_opened_until_fit([&] { return grammar_of_calls(given); },
                                       [](const std::string & grammar) { return grammar; }, [] { return true; });

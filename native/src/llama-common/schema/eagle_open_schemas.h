@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "eagle_chat.h"
 #include "eagle_sampler.h"
 #include "eagle_schema.h"
 #include "eagle_unenforced.h"
+#include "json-schema-to-grammar.h"
 #include "json.h"
 
 // What is left open in a schema. Each step leaves more open than the one before.
@@ -168,4 +170,23 @@ auto eagle_opened_until_fit(const Make & make, const GrammarOf & grammar_of, con
             eagle_note_unenforced(limits, error.what());
         }
     }
+}
+
+// Throws unless the schema of a strict function has a grammar.
+inline void eagle_require_strict(const common_json & tool) {
+    if (!eagle_has(tool, "strict") || tool.at("strict") != true || !eagle_has(tool, "parameters")) {
+        return;
+    }
+    std::string fault;
+    try {
+        const std::string grammar = json_schema_to_grammar(tool.at("parameters"));
+        fault = eagle_grammar_check(nullptr, grammar.c_str(), "root") == EAGLE_OK ? "" : eagle_last_error();
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception & error) {
+        fault = error.what();
+    }
+    eagle_require(fault.empty(), "the tool '" + eagle_text_at(tool, "name") +
+                                     "' is strict, but its schema has no grammar (" + fault +
+                                     "): correct it, or leave out 'strict'");
 }

@@ -54,31 +54,6 @@ class eagle_literals {
 
     static const llama_vocab * vocab() { return get().vocab; }
 
-    // Returns messages with placeholders in all texts. continues: not in a last answer, the beginning of the model's
-    // own text.
-    static common_json hidden(const common_json & messages, bool continues) {
-        if (!is_on()) {
-            return messages;
-        }
-        common_json found = common_json::array();
-        for (size_t i = 0; i < messages.size(); i++) {
-            const bool is_continued =
-                continues && i + 1 == messages.size() && messages.at(i).value("role", "") == "assistant";
-            found.push_back(is_continued ? messages.at(i) : hidden_in(messages.at(i)));
-        }
-        return found;
-    }
-
-    // Returns tools with placeholders in their descriptions. Names and values are also in grammars: they are refused.
-    static common_json hidden_tools(const common_json & tools) {
-        common_json found = tools;
-        for (size_t i = 0; i < found.size(); i++) {
-            const std::string name = found.at(i).at("function").value("name", "");
-            found.at(i) = hidden_in_tool(found.at(i), "the tool '" + name + "'");
-        }
-        return found;
-    }
-
     // Returns a text with the control tokens in place of their placeholders.
     static std::string restored(const std::string & text) {
         const std::string & mark = get().mark;
@@ -126,21 +101,6 @@ class eagle_literals {
             found.push_back({prompt.substr(begin), false});
         }
         return found;
-    }
-
-    static std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text, bool add_special,
-                                             bool parse_special) {
-        const auto found = parts(text);
-        if (found.empty()) {
-            return common_tokenize(vocab, text, add_special, parse_special);
-        }
-        std::vector<llama_token> tokens;
-        for (const auto & part : found) {
-            const auto more = common_tokenize(vocab, part.text, add_special && &part == &found.front(),
-                                              parse_special && !part.is_literal);
-            tokens.insert(tokens.end(), more.begin(), more.end());
-        }
-        return tokens;
     }
 
     // Tokenizes a prompt with media. tokenize(text, files, is_first): of a part. marker: text in place of a file.
@@ -203,88 +163,11 @@ class eagle_literals {
         return 0;
     }
 
-    // Placeholders hold the control token in letters, which no template changes: the mark, its size, a colon.
-    static std::string encoded(const std::string & text) {
-        std::string letters;
-        for (const unsigned char byte : text) {
-            letters += {(char) ('a' + byte / 16), (char) ('a' + byte % 16)};
-        }
-        return get().mark + std::to_string(text.size()) + ":" + letters;
-    }
-
     static std::string decoded(const std::string & letters) {
         std::string text;
         for (size_t i = 0; i + 1 < letters.size(); i += 2) {
             text += (char) ((letters[i] - 'a') * 16 + (letters[i + 1] - 'a'));
         }
         return text;
-    }
-
-    static std::string hidden_text(const std::string & text) {
-        std::string found;
-        for (size_t i = 0; i < text.size();) {
-            const size_t size = control_at(text, i);
-            found += size > 0 ? encoded(text.substr(i, size)) : text.substr(i, 1);
-            i += std::max<size_t>(size, 1);
-        }
-        return found;
-    }
-
-    static common_json hidden_in_tool(const common_json & value, const std::string & where) {
-        const auto require_text = [&](const std::string & text) {
-            if (hidden_text(text) != text) {
-                throw std::invalid_argument(where + " has the control token in '" + text +
-                                            "': with --no-parse-special only descriptions may have any");
-            }
-        };
-        if (value.is_string()) {
-            require_text(value.get<std::string>());
-        }
-        common_json found = value;
-        for (size_t i = 0; value.is_array() && i < value.size(); i++) {
-            found.at(i) = hidden_in_tool(value.at(i), where);
-        }
-        if (!value.is_object()) {
-            return found;
-        }
-        for (const auto & item : value.items()) {
-            const std::string key = item.key();
-            require_text(key);
-            const bool is_shown = key == "description" || key == "title" || key == "default" || key == "examples";
-            found[key] =
-                is_shown && !item.value().is_object() ? hidden_in(item.value()) : hidden_in_tool(item.value(), where);
-        }
-        return found;
-    }
-
-    // Returns the arguments of a call. Escapes of JSON may hide a control token until a template prints the value.
-    static common_json hidden_arguments(const std::string & text) {
-        const std::string found = hidden_text(text);
-        const common_json parsed = common_json::parse_no_throw(found);
-        const common_json hidden = parsed.is_discarded() ? parsed : hidden_in(parsed);
-        return hidden == parsed ? common_json(found) : common_json(hidden.dump());
-    }
-
-    static common_json hidden_in(const common_json & value) {
-        if (value.is_string()) {
-            return hidden_text(value.get<std::string>());
-        }
-        if (value.is_array()) {
-            common_json found = common_json::array();
-            for (const auto & each : value) {
-                found.push_back(hidden_in(each));
-            }
-            return found;
-        }
-        if (value.is_object()) {
-            common_json found = common_json::object();
-            for (const auto & item : value.items()) {
-                const bool is_arguments = item.key() == "arguments" && item.value().is_string();
-                found[hidden_text(item.key())] =
-                    is_arguments ? hidden_arguments(item.value().get<std::string>()) : hidden_in(item.value());
-            }
-            return found;
-        }
-        return value;
     }
 };

@@ -1,4 +1,4 @@
-// Log-probabilities of a prompt's tokens, for OpenAI's completions with `echo` and `logprobs`. All rows of the prompt
+// Log-probabilities of a prompt's tokens, which a request's `n_prompt_probs` asks for. All rows of the prompt
 // have logits, so it is evaluated in pieces of few rows, without the slot's cache.
 #pragma once
 
@@ -39,13 +39,13 @@ class eagle_prompt_probs {
         tokens_.push_back(std::move(row));
     }
 
-    // Returns the tokens from `first` on in llama.cpp's form. The first of them has no probability.
-    common_json to_json(size_t first) const {
+    // Returns the tokens in llama.cpp's form. The first of them has no probability.
+    common_json to_json() const {
         common_json list = common_json::array();
-        for (size_t i = first; i < tokens_.size(); i++) {
+        for (size_t i = 0; i < tokens_.size(); i++) {
             common_json entry = entry_of(tokens_[i].token, tokens_[i].logprob);
             entry["top_logprobs"] = common_json::array();
-            if (i == first) {
+            if (i == 0) {
                 entry["logprob"] = nullptr;
             } else {
                 for (const auto & other : tokens_[i].alternatives) {
@@ -109,6 +109,29 @@ class eagle_prompt_probs {
     int32_t n_alternatives_;
     std::vector<row> tokens_;
 };
+
+// Reads the number of alternatives that a request wants for each token of its prompt. Every row is evaluated.
+template <typename Params>
+void eagle_read_prompt_probs(Params & params, const common_json & request) {
+    params.eagle_prompt_probs = request.value("n_prompt_probs", -1);
+    params.cache_prompt = params.cache_prompt && params.eagle_prompt_probs < 0;
+}
+
+inline void eagle_add_prompt(common_json & result, const eagle_prompt_probs * prompt) {
+    if (prompt) {
+        result["prompt_probabilities"] = prompt->to_json();
+    }
+}
+
+// Returns the vocabulary's tokens of gaps; -1: it has no such token.
+template <typename Meta>
+common_json eagle_infill_tokens(const Meta & meta) {
+    return common_json{{"pre", meta.fim_pre_token},
+                       {"suf", meta.fim_sub_token},
+                       {"mid", meta.fim_mid_token},
+                       {"rep", meta.fim_rep_token},
+                       {"sep", meta.fim_sep_token}};
+}
 
 // Returns the number of rows that a piece of the slot's prompt may have.
 template <typename Slot>

@@ -52,16 +52,6 @@ inline void eagle_keep_sent(const common_chat_msg & sent, common_chat_msg & mess
     }
 }
 
-// Removes what a request has begun, so that a message is the continuation alone.
-inline void eagle_keep_continuation(common_chat_msg & message, const std::vector<common_chat_msg_diff> & differences) {
-    message.reasoning_content.clear();
-    message.content.clear();
-    for (const auto & difference : differences) {
-        message.reasoning_content += difference.reasoning_content_delta;
-        message.content += difference.content_delta;
-    }
-}
-
 // Returns the length of the closing tag that a text begins with, such as "</think>", "[/THINK]" or "<channel|>"; 0 if
 // there is none.
 inline size_t eagle_closing_tag(const std::string & text) {
@@ -148,11 +138,6 @@ inline bool eagle_opens_reasoning(const std::string & text, const common_chat_pa
     return eagle_has_mark(eagle_peg_parse(text + EAGLE_HIDDEN, true, params).reasoning_content);
 }
 
-// Returns the text of a reply whose message is empty: nothing if it only opens reasoning.
-inline std::string eagle_unread_text(const std::string & text, const common_chat_parser_params & params) {
-    return eagle_opens_reasoning(text, params) ? "" : text;
-}
-
 // Makes the text of a reply its content if its parser has read nothing of it, such as the head of a call that was cut.
 // A tag that only opens reasoning remains hidden. sent: the message of the pieces before, which contains what the
 // request has begun.
@@ -162,7 +147,7 @@ inline void eagle_keep_unread(const std::string & text, const common_chat_msg & 
         return;
     }
     const bool is_begun = params.is_continuation && !params.echo;
-    const common_chat_msg begun = is_begun ? common_chat_parse("", true, params) : common_chat_msg();
+    const common_chat_msg begun = is_begun ? eagle_peg_parse("", true, params) : common_chat_msg();
     const auto is_begun_alone = [&](const common_chat_msg & found) {
         return found.content == begun.content && found.reasoning_content == begun.reasoning_content;
     };
