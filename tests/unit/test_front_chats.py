@@ -74,7 +74,7 @@ class Model:
 
 
 class Given:
-    """What chunks read of an answer."""
+    """The part of an answer that chunks read."""
 
     def __init__(self, **request: Any) -> None:
         self.request = ChatRequest(messages=[], **request)

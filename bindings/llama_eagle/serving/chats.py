@@ -50,7 +50,7 @@ async def open_chat(front: Front, body: Body) -> Answer:
 async def prompt(front: Front, body: Body) -> str:
     """Return the prompt of a chat. Raises `Refusal`."""
     model = await served(front)
-    text = (await asyncio.to_thread(prepare, model, {**body, "n": None, "n_cmpl": None})).prompt  # whatever follows
+    text = (await asyncio.to_thread(prepare, model, {**body, "n": None, "n_cmpl": None})).prompt  # of one answer
     return model.literals.restored(text) if model.literals else text
 
 

@@ -34,11 +34,11 @@ class LiteralTexts:
     """An `EagleLlama` for a chat handler, or a `Tokenizer`, for which control tokens in the texts of messages are text.
 
     They are hidden while the template is rendered. In the prompt, a part between two control tokens of the template is
-    tokenized as plain text if it contains a hidden one.
+    tokenized as plain text if it contains a hidden one. mark: the beginning of a placeholder, which llama-server knows
+    for prompts with media.
     """
 
     def __init__(self, llama: Any, tokens: Sequence[str], mark: str = "") -> None:
-        """mark: the beginning of a placeholder. llama-server knows it for prompts with media."""
         self._llama = llama
         self._control = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
         self._mark = mark or f"eagle{secrets.token_hex(8)}_"
