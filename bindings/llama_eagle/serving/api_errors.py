@@ -24,6 +24,11 @@ MESSAGES_KINDS = {413: "request_too_large", 503: "overloaded_error"}
 MESSAGES_OWN = {"authentication_error", "permission_error", "not_found_error"}
 TOO_LONG = "exceed_context_size_error"  # the child's type for a prompt that is longer than the context
 NO_PATH = "File Not Found"  # the child's message
+PLAIN = {  # errors of the child, in plain words
+    "Failed to load image or audio file": (
+        "an image or sound cannot be read, or has more than 100 million pixels: send a sound PNG or JPEG"
+    ),
+}
 COMPACTION = "give this provider another name than OpenAI, then Codex compacts conversations by itself"
 # What clients cannot use in messages of llama.cpp: the name of its JSON library, the place in a template's source.
 _JSON_LIBRARY = re.compile(r"\[json\.exception\.[^\]]*\] ")
@@ -106,7 +111,9 @@ def child_refusal(status: int, data: bytes) -> Refusal:
     """Return the error in a response of the child."""
     try:
         error = json.loads(data)["error"]
-        return Refusal(status, str(error.get("message", "")), error=error)
+        message = str(error.get("message", ""))
+        message = PLAIN.get(message, message)
+        return Refusal(status, message, error={**error, "message": message})
     except (ValueError, KeyError, TypeError, AttributeError):
         return Refusal(status)
 

@@ -31,12 +31,3 @@ constexpr int64_t EAGLE_MAX_PIXELS = 100'000'000;
 inline bool eagle_is_picture_size(int64_t width, int64_t height) {
     return width * height <= EAGLE_MAX_PIXELS;
 }
-
-inline std::string eagle_bad_media() {
-    return "an image or sound cannot be read, or has more than " + std::to_string(EAGLE_MAX_PIXELS / 1'000'000) +
-           " million pixels: send a sound PNG or JPEG";
-}
-
-inline std::string eagle_no_media(const std::string & what) {
-    return "this server reads no " + what + ": start it with --mmproj and an encoder that does";
-}

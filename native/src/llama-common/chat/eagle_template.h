@@ -84,3 +84,11 @@ class eagle_template_level {
     eagle_template_level(const eagle_template_level &) = delete;
     eagle_template_level & operator=(const eagle_template_level &) = delete;
 };
+
+// Returns the attributes of a value. Those of a method are undefined, as in Jinja2: templates read `items` of a schema
+// without any, which is a method of every object.
+template <typename Undefined, typename Value>
+const auto & eagle_builtins(const Value & input) {
+    static const Undefined undefined;
+    return input->type() == "Function" ? undefined.get_builtins() : input->get_builtins();
+}
