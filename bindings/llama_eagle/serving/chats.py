@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -190,7 +189,7 @@ def _raw(model: Served, request: ChatRequest, text: str, rules: Mapping[str, Any
 
 
 class Answer:
-    """The pieces of an answer, one by one, or as `read` returns them: all that have arrived.
+    """The pieces of an answer, as they arrive.
 
     The caller closes it (`aclose`); the child then stops. A `Refusal` behind the first piece ends a stream.
     """
@@ -202,7 +201,6 @@ class Answer:
         self._steps = steps
         replies: list[Any] = chat.replies or [None] * chat.request.settings["n_cmpl"]
         self._choices = [_Choice(chat.request, reply) for reply in replies]
-        self._waiting: deque[Piece] = deque()
 
     async def read(self) -> list[Piece] | None:
         """Return the pieces that have arrived; None at the end. An empty list is a sign of life of the child."""
@@ -216,17 +214,6 @@ class Answer:
     def _pieces(self, steps: list[Step]) -> list[Piece]:
         found = (self._choices[step.choice].piece(step) for step in steps)
         return [piece for piece in found if piece is not None]
-
-    def __aiter__(self) -> AsyncIterator[Piece]:
-        return self
-
-    async def __anext__(self) -> Piece:
-        while not self._waiting:
-            pieces = await self.read()
-            if pieces is None:
-                raise StopAsyncIteration
-            self._waiting.extend(pieces)
-        return self._waiting.popleft()
 
     async def aclose(self) -> None:
         self._steps.close()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from llama_eagle.serving.api_errors import Refusal, as_refusal
@@ -14,6 +15,7 @@ Part = TypeVar("Part")
 Part_co = TypeVar("Part_co", covariant=True)
 EVENTS, LINES = b"text/event-stream", b"application/x-ndjson"
 COMMENT = b":\n\n"  # keeps a connection open whose client waits
+JSON = "application/json; charset=utf-8"
 
 
 class Answer(Protocol[Part_co]):
@@ -92,3 +94,12 @@ def named_events(events: Iterable[dict[str, Any]]) -> bytes:
 def compact(value: Any) -> bytes:
     """Return JSON on one line."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+class JSONAnswer(JSONResponse):
+    """ASGI response with a whole answer. Half a character is replaced, as in streams."""
+
+    media_type = JSON
+
+    def render(self, content: Any) -> bytes:
+        return compact(content)

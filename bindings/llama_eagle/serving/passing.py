@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from llama_eagle.serving import slots
-from llama_eagle.serving.events import PieceStream, all_pieces, compact, failed
+from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, compact, failed
 from llama_eagle.serving.indentation import Indentation
 from llama_eagle.serving.slots import Events
 from llama_eagle.serving.streams import Answer
@@ -45,4 +44,4 @@ async def passed_on(front: Front, path: str, body: Mapping[str, Any]) -> Any:
     if body.get("stream"):
         return PieceStream(events, lambda event: b"data: %s\n\n" % compact(event), failed)
     found = await all_pieces(events)
-    return JSONResponse(found[0] if len(found) == 1 else found)
+    return JSONAnswer(found[0] if len(found) == 1 else found)

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.events import JSONAnswer
 from llama_eagle.serving.json_body import read_json_body
 
 HEADER = b"x-conversation-id"
@@ -180,4 +181,4 @@ async def stop(request: Request) -> Response:
 async def look_up(request: Request) -> Response:
     names = read_json_body(await request.body()).get("conversation_ids")
     listed = [name for name in names if isinstance(name, str) and name] if isinstance(names, list) else []
-    return JSONResponse(request.app.sessions.known(listed))
+    return JSONAnswer(request.app.sessions.known(listed))

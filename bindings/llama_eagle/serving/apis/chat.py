@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from llama_eagle.serving import chats
 from llama_eagle.serving.chats import Answer
-from llama_eagle.serving.events import PieceStream, all_pieces, compact, failed
+from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, compact, failed
 from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.pieces import CallPiece, Piece
 
@@ -36,25 +36,18 @@ async def complete(request: Request) -> Any:
         chunks = Chunks(answer)
         stream = PieceStream(answer, chunks.written, failed, chunks.finished)
         return request.app.sessions.resumable(dict(request.scope["headers"]), stream, request.scope)
-    return _JSON(whole(answer, await all_pieces(answer)))
+    return JSONAnswer(whole(answer, await all_pieces(answer)))
 
 
 async def apply_template(request: Request) -> Response:
     """Answer with the prompt of a chat."""
-    return _JSON({"prompt": await chats.prompt(request.app, read_json_body(await request.body()))})
+    return JSONAnswer({"prompt": await chats.prompt(request.app, read_json_body(await request.body()))})
 
 
 async def count_tokens(request: Request) -> Response:
     """Answer with the number of tokens of a chat's prompt."""
     n = await chats.count_tokens(request.app, read_json_body(await request.body()))
-    return _JSON({"input_tokens": n, "object": "response.input_tokens"})
-
-
-class _JSON(JSONResponse):
-    media_type = "application/json; charset=utf-8"
-
-    def render(self, content: Any) -> bytes:
-        return compact(content)
+    return JSONAnswer({"input_tokens": n, "object": "response.input_tokens"})
 
 
 class Chunks:

@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
 from llama_eagle.serving import slots
@@ -14,7 +13,7 @@ from llama_eagle.serving.apis.chat import DONE
 from llama_eagle.serving.apis.completion_bodies import CompletionRequest, check_own, read_completion
 from llama_eagle.serving.apis.completion_choices import Choices, Echo
 from llama_eagle.serving.apis.infill import prompts_before
-from llama_eagle.serving.events import PieceStream, all_pieces, compact, failed
+from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, compact, failed
 from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.passing import passed_on
 from llama_eagle.serving.served import served
@@ -46,7 +45,7 @@ async def complete(request: Request) -> Any:
     choices = Choices(asked, model.name, model.build, echoes)
     if asked.has_stream:
         return PieceStream(steps, lambda step: _event(choices.chunk(step)), failed, lambda: _end(choices.last_chunk()))
-    return JSONResponse(choices.whole(await all_pieces(steps)))
+    return JSONAnswer(choices.whole(await all_pieces(steps)))
 
 
 def _event(chunk: Any) -> bytes:

@@ -10,12 +10,11 @@ from llama_eagle.serving import chats
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.message_bodies import chat_body
 from llama_eagle.serving.apis.message_events import Message
-from llama_eagle.serving.events import PieceStream, all_pieces, compact, named_events
+from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, named_events
 from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.pieces import Piece
 
 PATH = "/v1/messages"
-JSON = "application/json; charset=utf-8"
 
 
 def routes(prefix: str = "") -> list[BaseRoute]:
@@ -33,7 +32,7 @@ async def create(request: Request) -> Response | PieceStream:
     if not answer.request.has_stream:
         for piece in await all_pieces(answer):
             message.add(piece)
-        return Response(compact(message.whole), media_type=JSON)
+        return JSONAnswer(message.whole)
 
     def written(piece: Piece) -> bytes:
         return named_events(message.add(piece))
@@ -43,7 +42,7 @@ async def create(request: Request) -> Response | PieceStream:
 
 async def count_tokens(request: Request) -> Response:
     body = chat_body(read_json_body(await request.body()))
-    return Response(compact({"input_tokens": await chats.count_tokens(request.app, body)}), media_type=JSON)
+    return JSONAnswer({"input_tokens": await chats.count_tokens(request.app, body)})
 
 
 def _failed(refusal: Refusal) -> bytes:

@@ -8,11 +8,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from llama_eagle.serving import slots
 from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.events import JSONAnswer
 
 PATH = "/v1/models"
 
@@ -24,12 +25,12 @@ def routes(prefix: str = "") -> list[BaseRoute]:
 
 
 async def show_list(request: Request) -> Response:
-    return JSONResponse(described(await slots.ask_json(request.app, "GET", PATH)))
+    return JSONAnswer(described(await slots.ask_json(request.app, "GET", PATH)))
 
 
 async def show_one(request: Request) -> Response:
     found = described(await slots.ask_json(request.app, "GET", PATH))
-    return JSONResponse(one_of(found, request.path_params["id"]))
+    return JSONAnswer(one_of(found, request.path_params["id"]))
 
 
 def described(found: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
@@ -13,7 +12,7 @@ from llama_eagle.serving.apis import response_bodies, response_tools
 from llama_eagle.serving.apis.fields import Body
 from llama_eagle.serving.apis.response_events import ResponseEvents
 from llama_eagle.serving.apis.response_items import RecentItems
-from llama_eagle.serving.events import PieceStream, all_pieces, named_events
+from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, named_events
 from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.pieces import Piece
 
@@ -28,12 +27,12 @@ def routes(prefix: str = "") -> list[BaseRoute]:
         given = read_json_body(await request.body())
         answer = await chats.open_chat(request.app, response_bodies.read(given, recent))
         events = _events(answer, given, recent)
-        return _stream(answer, events) if answer.request.has_stream else JSONResponse(await _whole(answer, events))
+        return _stream(answer, events) if answer.request.has_stream else JSONAnswer(await _whole(answer, events))
 
-    async def count(request: Request) -> JSONResponse:
+    async def count(request: Request) -> JSONAnswer:
         body = response_bodies.read(read_json_body(await request.body()), recent)
         n_tokens = await chats.count_tokens(request.app, body)
-        return JSONResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
+        return JSONAnswer({"object": "response.input_tokens", "input_tokens": n_tokens})
 
     ends = (("", respond), ("/input_tokens", count))
     return [Route(f"{prefix}{path}{end}", each, methods=["POST"]) for path in PATHS for end, each in ends]

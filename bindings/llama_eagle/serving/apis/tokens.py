@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from llama_eagle.serving import slots
+from llama_eagle.serving.events import JSONAnswer
 from llama_eagle.serving.json_body import read_json_body, without_nulls
 from llama_eagle.serving.parameters import require, require_tokens
 from llama_eagle.serving.served import served
@@ -34,7 +35,7 @@ async def convert(request: Request) -> Response:
     _require_parts(body, "tokens", "no list", "no token id")
     require_tokens([body.get("content"), body.get("tokens")], (await served(front)).n_vocab)
     path = request.scope["path"].removeprefix(front.settings.prefix)
-    return JSONResponse(await slots.ask_json(front, "POST", path, body))
+    return JSONAnswer(await slots.ask_json(front, "POST", path, body))
 
 
 def _require_parts(body: dict[str, Any], key: str, wrong: str, wrong_part: str) -> None:

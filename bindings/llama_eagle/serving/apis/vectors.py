@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from llama_eagle.serving import slots
 from llama_eagle.serving.api_errors import TOO_LONG, Refusal
+from llama_eagle.serving.events import JSON, JSONAnswer
 from llama_eagle.serving.json_body import read_json_body, without_nulls
 from llama_eagle.serving.parameters import require, require_tokens, require_unused
 from llama_eagle.serving.served import served
@@ -38,7 +39,7 @@ def routes(prefix: str = "") -> list[BaseRoute]:
 
 
 async def embed(request: Request) -> Response:
-    return Response(await vectors(*await _read(request)), media_type="application/json")
+    return Response(await vectors(*await _read(request)), media_type=JSON)
 
 
 async def vectors(front: Front, path: str, body: Body) -> bytes:
@@ -85,11 +86,11 @@ async def rank(request: Request) -> Response:
         require(body.get("query") != "" or "" not in body[key], "'query' and a document are empty: leave it out")
     data = await _ask(front, path, body)
     if key == "texts" or not body.get("return_documents"):
-        return Response(data, media_type="application/json")
+        return Response(data, media_type=JSON)
     answer = json.loads(data)
     for result in answer["results"]:
         result["document"] = {"text": body[key][result["index"]]}
-    return JSONResponse(answer)
+    return JSONAnswer(answer)
 
 
 async def _read(request: Request) -> tuple[Front, str, Body]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_eagle.errors import EagleError
@@ -17,7 +17,7 @@ from llama_eagle.serving import chats
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.infill import raw_infill
 from llama_eagle.serving.apis.vectors import OPENAI, vectors
-from llama_eagle.serving.events import LINES, Answer, PieceStream, all_pieces, compact
+from llama_eagle.serving.events import LINES, Answer, JSONAnswer, PieceStream, all_pieces, compact
 from llama_eagle.serving.ollama import bodies, models, replies
 from llama_eagle.serving.ollama.bodies import Body
 from llama_eagle.serving.ollama.replies import Reply
@@ -47,7 +47,7 @@ async def _name(request: Request, body: Body) -> str:
 async def _answer(answer: Answer, reply: Reply, *, is_stream: bool) -> Response | PieceStream:
     """Answer with lines, or with one."""
     if not is_stream:
-        return JSONResponse(reply.whole(await all_pieces(answer)))
+        return JSONAnswer(reply.whole(await all_pieces(answer)))
 
     def written(piece: Piece) -> bytes:
         return _lines(reply.take(piece))
@@ -90,7 +90,7 @@ def _loaded(given: Body, name: str, say: Callable[..., Body]) -> Response:
 
 def _one_line(given: Body, line: Body) -> Response:
     """Answer with one line, streamed or not."""
-    return Response(_lines([line]), media_type=LINES.decode()) if _is_stream(given) else JSONResponse(line)
+    return Response(_lines([line]), media_type=LINES.decode()) if _is_stream(given) else JSONAnswer(line)
 
 
 def _lines(lines: Iterable[Body]) -> bytes:
@@ -131,14 +131,14 @@ async def embed(request: Request) -> Response:
     vectors = [entry["embedding"] for entry in found.get("data", [])]
     numbers = {key: value for key, value in replies.ended("", begun).items() if key.endswith("duration")}
     count = (found.get("usage") or {}).get("prompt_tokens", 0)
-    return JSONResponse({"model": name, "embeddings": vectors, **numbers, "prompt_eval_count": count})
+    return JSONAnswer({"model": name, "embeddings": vectors, **numbers, "prompt_eval_count": count})
 
 
 async def embeddings(request: Request) -> Response:
     given = await _body(request)
     await _name(request, given)
     found = await _vectors(request, given)
-    return JSONResponse({"embedding": found["data"][0]["embedding"] if found.get("data") else []})
+    return JSONAnswer({"embedding": found["data"][0]["embedding"] if found.get("data") else []})
 
 
 async def _vectors(request: Request, given: Body) -> Body:
@@ -148,12 +148,12 @@ async def _vectors(request: Request, given: Body) -> Body:
 
 
 async def tags(request: Request) -> Response:
-    return JSONResponse({"models": await _listed(request)})
+    return JSONAnswer({"models": await _listed(request)})
 
 
 async def running(request: Request) -> Response:
     loaded = [{**entry, "size_vram": 0, "expires_at": models.NEVER} for entry in await _listed(request)]
-    return JSONResponse({"models": loaded})
+    return JSONAnswer({"models": loaded})
 
 
 async def _listed(request: Request) -> list[Body]:
@@ -166,7 +166,7 @@ async def show(request: Request) -> Response:
     model = models.require_model(await _models(request), name)
     properties = await ask_json(request.app, "GET", "/props")
     family = family_of(properties.get("model_path") or "")
-    return JSONResponse(models.shown(model, properties, family, has_vectors=request.app.settings.has_vectors))
+    return JSONAnswer(models.shown(model, properties, family, has_vectors=request.app.settings.has_vectors))
 
 
 @lru_cache(maxsize=8)
@@ -193,7 +193,7 @@ async def unchanged(request: Request) -> Response:
 
 
 async def version(request: Request) -> Response:
-    return JSONResponse({"version": VERSION})
+    return JSONAnswer({"version": VERSION})
 
 
 METHODS = ["GET", "HEAD", "POST", "DELETE"]
