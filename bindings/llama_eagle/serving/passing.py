@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from llama_eagle.serving import slots
 from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, compact, failed
 from llama_eagle.serving.indentation import Indentation
+from llama_eagle.serving.raw_settings import for_child
 from llama_eagle.serving.slots import Events
 from llama_eagle.serving.streams import Answer
 
@@ -37,7 +38,7 @@ class PassedOn:
 
 async def passed_on(front: Front, path: str, body: Mapping[str, Any]) -> Any:
     """Return the child's answer to a body, as it arrives. Raises `Refusal` for its errors."""
-    answer = await slots.ask(front, "POST", path, json.dumps(body).encode())
+    answer = await slots.ask(front, "POST", path, json.dumps(for_child(body)).encode())
     if Indentation.of(body) is None:
         return PassedOn(answer)
     events = Events(answer, body)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from llama_eagle.serving.api_errors import Refusal, child_refusal
 from llama_eagle.serving.child import Child
 from llama_eagle.serving.indentation import Indentation
+from llama_eagle.serving.raw_settings import for_child
 from llama_eagle.serving.streams import Answer
 
 PATH = "/completion"
@@ -169,7 +170,7 @@ async def start(front: Front, body: Mapping[str, Any], path: str = PATH) -> Step
     "prompt": a text, token ids, a list of both, {"prompt_string", "multimodal_data"}, or a list of several prompts.
     "n_cmpl": choices per prompt. Raises `Refusal` for an error before the first step.
     """
-    data = json.dumps({"response_fields": FIELDS, **body}).encode()
+    data = json.dumps({"response_fields": FIELDS, **for_child(body)}).encode()
     answer = await ask(front, "POST", path, data)
     return Steps(Events(answer, body))
 

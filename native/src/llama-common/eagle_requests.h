@@ -14,17 +14,6 @@ inline void eagle_require_remote_media() {
     }
 }
 
-// Returns the sampler's seed for a request's seed of up to 64 bits, which OpenAI's API allows. -1 is a random seed.
-template <typename Json>
-uint32_t eagle_seed(const Json & given) {
-    const int64_t seed = given.template get<int64_t>();
-    if (-1 <= seed && seed <= UINT32_MAX) {
-        return (uint32_t) seed;
-    }
-    const uint32_t hash = (uint32_t) ((uint64_t) seed * 0x9E3779B97F4A7C15 >> 32);  // Fibonacci hashing
-    return hash == UINT32_MAX ? 0 : hash;
-}
-
 // Maximum number of pixels of a picture, because decoding needs memory for all of them.
 constexpr int64_t EAGLE_MAX_PIXELS = 100'000'000;
 
