@@ -13,8 +13,8 @@ from pathlib import Path
 from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import UsageError
-from llama_eagle.serving import options as serving
-from llama_eagle.serving.process import background
+from llama_eagle.serving.llama_server import options as serving
+from llama_eagle.serving.llama_server.process import background
 from llama_eagle.serving.prompts import Journal, Record, stream
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import ContextOptions, LoadOptions

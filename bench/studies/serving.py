@@ -38,7 +38,7 @@ from llama_eagle.bench.peer import SERVER, TOOLS, Peer, build_peer
 from llama_eagle.bench.surroundings import surroundings
 from llama_eagle.files import cache_dir
 from llama_eagle.native.processor.threads import default_threads
-from llama_eagle.serving.loopback import open_url
+from llama_eagle.serving.llama_server.loopback import open_url
 from llama_eagle.synthetic.cycle import word
 from llama_eagle.synthetic.ggufs import PairFolder
 

@@ -18,8 +18,8 @@ from fixtures.llama_pairs import complete, load
 from fixtures.tiny_gguf import write_target
 from fuzz.gguf_file import read, text
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.sessions import chat_template
-from llama_eagle.sessions.chat_template import render
+from llama_eagle.sessions.chats import template as chat_template
+from llama_eagle.sessions.chats.template import render
 
 MESSAGES = [{"role": "user", "content": "abc"}]
 SLOW = "{{ 7 ** 4000000 % 10 }}"  # some seconds

@@ -15,7 +15,7 @@ from llama_eagle.cli.commands.answer import _adapter
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drop_in.options import from_options
 from llama_eagle.errors import UsageError
-from llama_eagle.serving.options import ServerOptions, check
+from llama_eagle.serving.llama_server.options import ServerOptions, check
 from llama_eagle.sessions.options import ContextOptions, LoadOptions, Lora, read_lora
 
 pytestmark = pytest.mark.native

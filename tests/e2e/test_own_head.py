@@ -21,7 +21,7 @@ from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import CHECK_FAILED
 from llama_eagle.files import cache_dir
 from llama_eagle.gguf import header
-from llama_eagle.serving.options import ServerOptions, check, server_args
+from llama_eagle.serving.llama_server.options import ServerOptions, check, server_args
 from llama_eagle.sessions.options import MTP, ContextOptions
 
 pytestmark = pytest.mark.native

@@ -21,7 +21,7 @@ from fixtures.serving import Served, serve
 from fixtures.tiny_gguf import write_pair
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.native.build import build_info
-from llama_eagle.serving.options import PLAIN_PAGE, ServerOptions, check, server_args
+from llama_eagle.serving.llama_server.options import PLAIN_PAGE, ServerOptions, check, server_args
 from llama_eagle.sessions.options import ContextOptions
 
 pytestmark = pytest.mark.native
@@ -314,5 +314,5 @@ def test_a_build_without_a_chat_page_serves_a_plain_one(models: Path, monkeypatc
     served = check(options)
     for has_page in (False, True):
         info = replace(build_info(), has_page=has_page)
-        monkeypatch.setattr("llama_eagle.serving.options.build_info", lambda info=info: info)
+        monkeypatch.setattr("llama_eagle.serving.llama_server.options.build_info", lambda info=info: info)
         assert (str(PLAIN_PAGE) in server_args(served)) != has_page

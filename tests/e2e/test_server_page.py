@@ -17,7 +17,7 @@ from fixtures.serving import Served, serve
 from fixtures.tiny_gguf import write_draft, write_target
 from fixtures.vision_files import make_vision_files, png
 from llama_eagle.native.build import build_info
-from llama_eagle.serving.options import PLAIN_PAGE
+from llama_eagle.serving.llama_server.options import PLAIN_PAGE
 
 pytestmark = pytest.mark.native
 

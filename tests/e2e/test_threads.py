@@ -15,7 +15,7 @@ from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.drop_in.options import PARENT_PARAMETERS, EagleOptions, refuse_conflicts, with_our_defaults
 from llama_eagle.errors import UsageError
 from llama_eagle.native.processor import threads
-from llama_eagle.serving.options import ServerOptions, from_config
+from llama_eagle.serving.llama_server.options import ServerOptions, from_config
 from llama_eagle.sessions.options import ContextOptions
 
 TOO_MANY = 400

@@ -12,7 +12,7 @@ from llama_eagle.errors import EagleError, IncompatibleModels, InputError, Usage
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.validate.adapters import require_adapter, require_control_vector
 from llama_eagle.gguf.validate.overrides import with_overrides
-from llama_eagle.serving.extra_args import changed_models, refuse_unchecked
+from llama_eagle.serving.llama_server.extra_args import changed_models, refuse_unchecked
 
 
 @pytest.fixture(scope="module")

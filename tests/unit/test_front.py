@@ -14,10 +14,10 @@ import pytest
 from llama_eagle.serving.access import Access, is_local_name
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis import models
-from llama_eagle.serving.child import Child, NotReady, new_child
 from llama_eagle.serving.http import Front
+from llama_eagle.serving.llama_server.child import Child, NotReady, new_child
+from llama_eagle.serving.llama_server.streams import Chunks
 from llama_eagle.serving.settings import FrontSettings, for_arguments, max_body, without_keys
-from llama_eagle.serving.streams import Chunks
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route

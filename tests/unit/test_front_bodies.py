@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.bodies import read_chat
-from llama_eagle.serving.chat_request import ChatRequest
+from llama_eagle.serving.requests.bodies import read_chat
+from llama_eagle.serving.requests.chat_request import ChatRequest
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
 THINKING = PLAIN + "{% if add_generation_prompt %}<assistant><think>{% endif %}"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis import infill
-from llama_eagle.serving.apis.completion_bodies import check_own, read_completion
-from llama_eagle.serving.apis.completion_choices import Choices, Echo
-from llama_eagle.serving.served import ChatSettings, Served
-from llama_eagle.serving.slots import Step
+from llama_eagle.serving.apis.completions import infill
+from llama_eagle.serving.apis.completions.bodies import check_own, read_completion
+from llama_eagle.serving.apis.completions.choices import Choices, Echo
+from llama_eagle.serving.llama_server.served import ChatSettings, Served
+from llama_eagle.serving.llama_server.slots import Step
 from llama_eagle.sessions.infill import Gap, InfillTokens, infill_prompt
 from openai.types import Completion
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from llama_eagle.serving.indentation import Indentation
+from llama_eagle.serving.llama_server.indentation import Indentation
 
 Event = dict[str, Any]
 TEXTS = {  # text of an answer -> what is left of it with an indentation of 2

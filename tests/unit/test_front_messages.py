@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from fixtures.json_places import VALUES, places
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis.message_bodies import chat_body
-from llama_eagle.serving.apis.message_events import Message
+from llama_eagle.serving.apis.messages.bodies import chat_body
+from llama_eagle.serving.apis.messages.events import Message
 from llama_eagle.serving.events import EVENTS, LINES, PieceStream
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 

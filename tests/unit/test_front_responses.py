@@ -9,10 +9,13 @@ from typing import Any, get_args
 
 import pytest
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis import response_bodies, response_items, response_tools, responses
-from llama_eagle.serving.apis.response_events import ResponseEvents
-from llama_eagle.serving.apis.response_items import RecentItems
-from llama_eagle.serving.apis.response_tools import Tool
+from llama_eagle.serving.apis import responses
+from llama_eagle.serving.apis.responses import bodies as response_bodies
+from llama_eagle.serving.apis.responses import items as response_items
+from llama_eagle.serving.apis.responses import tools as response_tools
+from llama_eagle.serving.apis.responses.events import ResponseEvents
+from llama_eagle.serving.apis.responses.items import RecentItems
+from llama_eagle.serving.apis.responses.tools import Tool
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 from openai.types.responses import Response, ResponseStreamEvent
 from starlette.routing import Router

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.slots import Events, Steps
+from llama_eagle.serving.llama_server.slots import Events, Steps
 
 STEP = {"index": 0, "content": "a", "tokens": [97], "tokens_evaluated": 3, "tokens_predicted": 1, "stop": False}
 ERROR = {"error": {"code": 500, "message": "broken", "type": "server_error"}}

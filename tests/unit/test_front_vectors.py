@@ -9,8 +9,8 @@ import pytest
 from llama_eagle.gguf.header import Header
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.vectors import shortened
-from llama_eagle.serving.extra_args import has_scores
-from llama_eagle.serving.parameters import require_tokens
+from llama_eagle.serving.llama_server.extra_args import has_scores
+from llama_eagle.serving.requests.parameters import require_tokens
 
 
 def test_a_shorter_vector_keeps_its_length() -> None:

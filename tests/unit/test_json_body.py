@@ -6,7 +6,7 @@ import json
 
 import pytest
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.json_body import MAX_DEPTH, MAX_KEYS, MAX_VALUES, read_json, read_json_body
+from llama_eagle.serving.requests.json_body import MAX_DEPTH, MAX_KEYS, MAX_VALUES, read_json, read_json_body
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from llama_eagle.gguf.size import (
 )
 from llama_eagle.native import build, programs
 from llama_eagle.native.build import library_folder
-from llama_eagle.serving import process
+from llama_eagle.serving.llama_server import process
 
 INFO = {
     "upstream_commit": "0c1e57098",

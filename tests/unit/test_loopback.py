@@ -1,4 +1,4 @@
-"""Every request to a server of our own goes through serving/loopback.py, which uses no proxy."""
+"""Every request to a server of our own goes through serving/llama_server/loopback.py, which uses no proxy."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from llama_eagle.drop_in.chat import template_options
 from llama_eagle.drop_in.images import ImageReader
 from llama_eagle.drop_in.replies import ARGUMENTS, NamedCall, Part
 from llama_eagle.errors import EagleError, UsageError
-from llama_eagle.sessions import template_worker
+from llama_eagle.sessions.chats import template_worker
 from llama_eagle.sessions.chats.abilities import TOOL, shows_calls
 from llama_eagle.sessions.chats.messages import as_texts, normalized, render_chat, text_of, with_objects
 from llama_eagle.vision.pictures import Sources

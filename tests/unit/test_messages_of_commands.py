@@ -12,7 +12,7 @@ from llama_eagle.cli.options import in_flags
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.generation.options import GenerationOptions, SamplingParams
 from llama_eagle.quantize.quantize import QuantizeOptions
-from llama_eagle.serving.options import ServerOptions
+from llama_eagle.serving.llama_server.options import ServerOptions
 from llama_eagle.sessions.options import ContextOptions, LoadOptions
 
 OPTIONS = (

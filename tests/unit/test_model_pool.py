@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from llama_eagle.cli.commands.serve import arguments_of_servers
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.model_pool import ModelPool, Offered, Server
+from llama_eagle.serving.pool.models import ModelPool, Offered, Server
 
 
 class Played:

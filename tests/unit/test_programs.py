@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif("sys.platform == 'win32'", reason="these signals
 HOLDER = """
 import sys
 from llama_eagle.native import programs
-from llama_eagle.serving import process as serving
+from llama_eagle.serving.llama_server import process as serving
 programs._die_with_parent = lambda: None
 process = programs.start_program([sys.executable, "-c", "import time; time.sleep(100)"], {})
 def ready(): print("ready", flush=True)

@@ -11,7 +11,7 @@ from fixtures.rpc import HOST, about_devices, answering, hello, message
 from llama_eagle.errors import EnvironmentFailure, UsageError
 from llama_eagle.native import rpc
 from llama_eagle.native.rpc import RemoteDevice
-from llama_eagle.serving.process import _announce
+from llama_eagle.serving.llama_server.process import _announce
 
 pytestmark = pytest.mark.native
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from llama_eagle.errors import EnvironmentFailure, UsageError
-from llama_eagle.serving.process import PromptLines, complaint, follow_log, until_end
+from llama_eagle.serving.llama_server.process import PromptLines, complaint, follow_log, until_end
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import ConfigError, EagleError, EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import cache_dir, read_json_or_yaml, read_text
 from llama_eagle.serving import prompts as serving_prompts
-from llama_eagle.serving.extra_args import refuse_unchecked
-from llama_eagle.serving.options import ServerOptions, from_config
+from llama_eagle.serving.llama_server.extra_args import refuse_unchecked
+from llama_eagle.serving.llama_server.options import ServerOptions, from_config
 from llama_eagle.sessions.options import ContextOptions
 from llama_eagle.store import kept
 from llama_eagle.train.data.documents import read_documents

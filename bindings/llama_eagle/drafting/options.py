@@ -1,7 +1,7 @@
 """Drafting options: which drafter to use and how long drafts may be. As light as sessions/options.py.
 
 Each field carries its help, its limits and where it applies. The command line (cli/options.py), the keywords of
-`EagleLlama`, the configuration files of `serve` (serving/options.py) and the tables of docs/commands.md
+`EagleLlama`, the configuration files of `serve` (serving/llama_server/options.py) and the tables of docs/commands.md
 and docs/eagle-llama.md follow from that.
 """
 

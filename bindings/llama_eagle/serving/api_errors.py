@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llama_eagle import console
-from llama_eagle.serving.child import NotReady
+from llama_eagle.serving.llama_server.child import NotReady
 
 REASONS = {
     400: "the request is no valid HTTP: its first line, its headers (at most 100 of 8192 bytes each), its length "

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
 from llama_eagle.errors import EagleError, UsageError
-from llama_eagle.serving import slots
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.bodies import read_chat
-from llama_eagle.serving.chat_request import ChatRequest
 from llama_eagle.serving.ids import new_id
-from llama_eagle.serving.named_templates import apply_named
+from llama_eagle.serving.llama_server import slots
+from llama_eagle.serving.llama_server.served import Served, served
+from llama_eagle.serving.llama_server.slots import Step, Steps
 from llama_eagle.serving.pieces import CallPiece, End, Piece
-from llama_eagle.serving.served import Served, served
-from llama_eagle.serving.slots import Step, Steps
+from llama_eagle.serving.requests.bodies import read_chat
+from llama_eagle.serving.requests.chat_request import ChatRequest
+from llama_eagle.serving.requests.named_templates import apply_named
 from llama_eagle.sessions.chat import Reply, calls_grammar, schema_grammar
 from llama_eagle.sessions.chats.abilities import shows_tools
 from llama_eagle.sessions.chats.calls import is_json

@@ -22,25 +22,16 @@ from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native.processor.competition import watch_process
 from llama_eagle.serving import resume
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis import (
-    chat,
-    completions,
-    infill,
-    messages,
-    models,
-    responses,
-    slot_actions,
-    tokens,
-    vectors,
-)
-from llama_eagle.serving.child import new_child
+from llama_eagle.serving.apis import chat, completions, messages, models, responses, slot_actions, tokens, vectors
+from llama_eagle.serving.apis.completions import infill
 from llama_eagle.serving.http import IDLE_S, Front
+from llama_eagle.serving.llama_server.child import new_child
+from llama_eagle.serving.llama_server.options import Checked, server_args, server_env
+from llama_eagle.serving.llama_server.process import PromptLines, follow_log, start_server, until_end
 from llama_eagle.serving.model_files import model_files
 from llama_eagle.serving.ollama import ROUTES
-from llama_eagle.serving.options import Checked, server_args, server_env
-from llama_eagle.serving.process import PromptLines, follow_log, start_server, until_end
 from llama_eagle.serving.settings import for_child, front_settings
-from llama_eagle.sessions.chat_template import close_worker
+from llama_eagle.sessions.chats.template import close_worker
 
 HEAD_S = 60  # seconds that a client has for the head of a request once it has begun
 BACKLOG = 1024

@@ -16,12 +16,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from llama_eagle.serving.access import FOREIGN_PAGE
 from llama_eagle.serving.api_errors import NO_PATH, Refusal, as_refusal, child_refusal, no_path
-from llama_eagle.serving.child import Child
+from llama_eagle.serving.llama_server.child import Child
+from llama_eagle.serving.llama_server.served import Served
+from llama_eagle.serving.llama_server.streams import Answer
 from llama_eagle.serving.model_files import ModelFiles
 from llama_eagle.serving.resume import Sessions
-from llama_eagle.serving.served import Served
 from llama_eagle.serving.settings import FrontSettings
-from llama_eagle.serving.streams import Answer
 
 Result = TypeVar("Result")
 IDLE_S = 5  # seconds that a connection stays open between two requests

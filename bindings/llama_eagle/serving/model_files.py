@@ -13,8 +13,8 @@ from pathlib import Path
 
 from llama_eagle import console
 from llama_eagle.gguf.header import read_model
-from llama_eagle.serving.extra_args import last_value, named_files
-from llama_eagle.serving.options import Checked
+from llama_eagle.serving.llama_server.extra_args import last_value, named_files
+from llama_eagle.serving.llama_server.options import Checked
 
 N_PLACES, N_BYTES = 64, 256  # of a file's sample
 COPIED = ("none", "mlock", "dio")  # modes of loading that do not map the weights

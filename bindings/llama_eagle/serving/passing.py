@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
-from llama_eagle.serving import slots
 from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, compact, failed
-from llama_eagle.serving.indentation import Indentation
+from llama_eagle.serving.llama_server import slots
+from llama_eagle.serving.llama_server.indentation import Indentation
+from llama_eagle.serving.llama_server.slots import Events
+from llama_eagle.serving.llama_server.streams import Answer
 from llama_eagle.serving.raw_settings import for_child
-from llama_eagle.serving.slots import Events
-from llama_eagle.serving.streams import Answer
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front

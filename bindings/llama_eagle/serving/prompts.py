@@ -21,7 +21,7 @@ from typing import Any, TextIO, TypeVar
 
 from llama_eagle.errors import EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import read_text, write_error, write_whole
-from llama_eagle.serving.loopback import open_url
+from llama_eagle.serving.llama_server.loopback import open_url
 
 Record = dict[str, Any]
 Item = TypeVar("Item")

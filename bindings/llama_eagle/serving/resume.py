@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.events import JSONAnswer
-from llama_eagle.serving.json_body import read_json_body
+from llama_eagle.serving.requests.json_body import read_json_body
 
 HEADER = b"x-conversation-id"
 KEPT_S = 300  # seconds after the end of a stream

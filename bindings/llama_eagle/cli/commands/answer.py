@@ -27,7 +27,7 @@ from llama_eagle.native.limits import MAX_INT
 
 if TYPE_CHECKING:
     from llama_eagle.generation.options import SamplingParams
-    from llama_eagle.serving.options import Checked
+    from llama_eagle.serving.llama_server.options import Checked
     from llama_eagle.serving.prompts import Journal, Prompt, Questions
 
 
@@ -79,7 +79,7 @@ def answer(
     """
     from llama_eagle.drafting.resolve import without_effect
     from llama_eagle.files import check_output, refuse_existing, refuse_sources
-    from llama_eagle.serving import options as serving
+    from llama_eagle.serving.llama_server import options as serving
     from llama_eagle.serving.prompts import Journal, identity, read_prompts
 
     found = read_prompts(prompts)
@@ -130,8 +130,8 @@ def _answer_missing(
 ) -> tuple[int, float]:
     """Answer the prompts that the journal lacks; return the generated tokens and the seconds they took."""
     from llama_eagle.progress import progress
-    from llama_eagle.serving import options as serving
-    from llama_eagle.serving.process import background
+    from llama_eagle.serving.llama_server import options as serving
+    from llama_eagle.serving.llama_server.process import background
     from llama_eagle.serving.prompts import answer_all
 
     n_tokens = 0

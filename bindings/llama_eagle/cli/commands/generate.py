@@ -209,7 +209,7 @@ def _check_grammar(target: Source, grammar: str) -> None:
 
 def _start_template(choice: Choice[DraftingOptions]) -> None:
     """Start the process that renders the chat template, if there is one, while the model is loading."""
-    from llama_eagle.sessions.chat_template import start_worker
+    from llama_eagle.sessions.chats.template import start_worker
 
     if isinstance(choice.target, list) and choice.target[0].keys.get("tokenizer.chat_template"):
         start_worker()

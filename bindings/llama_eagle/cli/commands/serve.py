@@ -155,8 +155,8 @@ def serve(
     if [model, config, pool.models].count(None) != 2:
         raise UsageError("give one of --model (and --draft), --models and --config.")
     from llama_eagle.drafting.resolve import without_effect
-    from llama_eagle.serving import options as serving
     from llama_eagle.serving.front import run
+    from llama_eagle.serving.llama_server import options as serving
 
     options = serving.ServerOptions(
         model=model or "",
@@ -178,7 +178,7 @@ def serve(
         options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))
     require_free(options.host, options.port)
     if pool.models is not None:
-        from llama_eagle.serving.pool_front import offered, run_pool
+        from llama_eagle.serving.pool.front import offered, run_pool
 
         limit = None if pool.max_memory is None else int(pool.max_memory * 2**30)
         raise typer.Exit(run_pool(options, offered(pool.models), limit, arguments_of_servers(sys.argv[2:])))
@@ -191,7 +191,7 @@ def serve(
 
 def _keys_on_command_line(context: typer.Context) -> set[str]:
     """Return the keys of a configuration file whose options are on the command line."""
-    from llama_eagle.serving.options import CONFIG_KEYS
+    from llama_eagle.serving.llama_server.options import CONFIG_KEYS
 
     flags = set()
     for parameter in context.command.params:
@@ -278,7 +278,7 @@ def rpc_server(
     choice. Never expose it to a network that you do not trust. It serves one client at a time.
     """
     from llama_eagle.native.processor.threads import n_threads
-    from llama_eagle.serving.process import run_rpc_server
+    from llama_eagle.serving.llama_server.process import run_rpc_server
 
     if not host or ":" in host:
         raise UsageError(f"--host: {host!r} is no IPv4 address. Correct it.")

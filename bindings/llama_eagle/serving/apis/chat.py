@@ -14,8 +14,8 @@ from starlette.routing import BaseRoute, Route
 from llama_eagle.serving import chats
 from llama_eagle.serving.chats import Answer
 from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, compact, failed
-from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.pieces import CallPiece, Piece
+from llama_eagle.serving.requests.json_body import read_json_body
 
 Object = dict[str, Any]
 FIRST, DONE = '{"role":"assistant","content":%s}', b"data: [DONE]\n\n"

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from llama_eagle.serving import slots
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.events import JSONAnswer
+from llama_eagle.serving.llama_server import slots
 
 PATH = "/v1/models"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.json_body import read_json_body, without_nulls
+from llama_eagle.serving.requests.json_body import read_json_body, without_nulls
 
 Body = dict[str, Any]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from llama_eagle.serving.apis.fields import arguments_of
 from llama_eagle.serving.pieces import Piece
+from llama_eagle.serving.requests.fields import arguments_of
 
 Body = dict[str, Any]
 LENGTH = "length"

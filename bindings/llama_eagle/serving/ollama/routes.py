@@ -15,15 +15,15 @@ from starlette.routing import Route
 from llama_eagle.errors import EagleError
 from llama_eagle.serving import chats
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis.infill import raw_infill
+from llama_eagle.serving.apis.completions.infill import raw_infill
 from llama_eagle.serving.apis.vectors import OPENAI, vectors
 from llama_eagle.serving.events import LINES, Answer, JSONAnswer, PieceStream, all_pieces, compact
+from llama_eagle.serving.llama_server.served import served
+from llama_eagle.serving.llama_server.slots import Step, Steps, ask_json, start
 from llama_eagle.serving.ollama import bodies, models, replies
 from llama_eagle.serving.ollama.bodies import Body
 from llama_eagle.serving.ollama.replies import Reply
 from llama_eagle.serving.pieces import End, Piece
-from llama_eagle.serving.served import served
-from llama_eagle.serving.slots import Step, Steps, ask_json, start
 
 VERSION = "0.12.0"  # of the API: clients compare it with versions that gained a feature
 Endpoint = Callable[[Request], Awaitable[Response | PieceStream]]

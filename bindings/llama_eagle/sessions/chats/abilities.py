@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from llama_eagle.errors import InputError
-from llama_eagle.sessions.chat_template import render
+from llama_eagle.sessions.chats.template import render
 
 Message = dict[str, Any]
 MARK = "STRING_MARKER"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llama_eagle.errors import InputError
-from llama_eagle.sessions.chat_template import render
+from llama_eagle.sessions.chats.template import render
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 EFFORT = "reasoning_effort"  # in templates

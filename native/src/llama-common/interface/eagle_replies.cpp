@@ -21,13 +21,13 @@ struct eagle_reply {
     std::shared_ptr<const common_chat_templates> templates;
     bool thinks = true;
     bool streams_calls = false;
-    bool is_continued = false;  // the answer goes on with the last message
+    bool is_continued = false;  // the answer continues the last message
     common_chat_params params;
     common_chat_parser_params parser;
     std::string text;
     eagle_long_answer beginning;
     common_chat_msg message;
-    bool has_calls = false;  // of the answer, not only of what it goes on with
+    bool has_calls = false;  // of the answer, not only of what it continues
 };
 
 namespace {
@@ -105,7 +105,7 @@ void simplify(common_json & message) {
     }
 }
 
-// Reads the last turn, and whether the answer goes on with its last message.
+// Reads the last turn, and whether the answer continues its last message.
 void read_messages(const eagle_reply & reply, common_chat_templates_inputs & inputs) {
     common_json messages = eagle_last_turn(reply.request.at("messages"));
     for (auto & message : messages) {

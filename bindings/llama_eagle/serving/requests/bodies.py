@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from llama_eagle.errors import EagleError
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis.fields import text_at, without_billing
-from llama_eagle.serving.chat_request import ChatRequest
-from llama_eagle.serving.json_body import without_nulls
-from llama_eagle.serving.media import MediaReader
-from llama_eagle.serving.parameters import (
+from llama_eagle.serving.requests.chat_request import ChatRequest
+from llama_eagle.serving.requests.fields import text_at, without_billing
+from llama_eagle.serving.requests.json_body import without_nulls
+from llama_eagle.serving.requests.media import MediaReader
+from llama_eagle.serving.requests.parameters import (
     read_n,
     read_stops,
     require,
@@ -25,7 +25,7 @@ from llama_eagle.sessions.chats.messages import read_messages, with_arguments
 from llama_eagle.sessions.chats.tools import read_choice, read_tools, with_calls, with_tools
 
 if TYPE_CHECKING:
-    from llama_eagle.serving.served import Served
+    from llama_eagle.serving.llama_server.served import Served
 
 Body = dict[str, Any]
 REASONING_FORMATS = ("none", "auto", "deepseek", "deepseek-legacy")

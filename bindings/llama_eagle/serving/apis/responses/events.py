@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis.fields import Body, bare_id
-from llama_eagle.serving.apis.response_tools import Tool
+from llama_eagle.serving.apis.responses.tools import Tool
 from llama_eagle.serving.pieces import CallPiece, End, Piece
+from llama_eagle.serving.requests.fields import Body, bare_id
 from llama_eagle.sessions.chats.calls import completed, is_json
 
 PARTS = {"reasoning": "reasoning_text", "message": "output_text"}  # of an item, by its type

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis.fields import (
+from llama_eagle.serving.apis.messages.tool_changes import OfferedTools
+from llama_eagle.serving.requests.fields import (
     Body,
     bare_id,
     object_at,
@@ -18,9 +19,8 @@ from llama_eagle.serving.apis.fields import (
     text_at,
     without_billing,
 )
-from llama_eagle.serving.apis.tool_changes import OfferedTools
-from llama_eagle.serving.json_body import without_nulls
-from llama_eagle.serving.parameters import require
+from llama_eagle.serving.requests.json_body import without_nulls
+from llama_eagle.serving.requests.parameters import require
 
 DEFAULT_LIMIT = 4096  # tokens of an answer; Anthropic's API has no default
 DEFAULT_BUDGET = 10000  # tokens of thoughts

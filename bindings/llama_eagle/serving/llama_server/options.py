@@ -27,7 +27,7 @@ from llama_eagle.native.build import build_info
 from llama_eagle.native.limits import MAX_CONTEXT
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
-from llama_eagle.serving.extra_args import (
+from llama_eagle.serving.llama_server.extra_args import (
     changed_models,
     from_environment,
     has_key,
@@ -35,7 +35,7 @@ from llama_eagle.serving.extra_args import (
     normalized,
     refuse_unchecked,
 )
-from llama_eagle.sessions.chat_template import end_worker, render
+from llama_eagle.sessions.chats.template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, Lora, batch_too_small
 from llama_eagle.vision.encoder import require_encoder
@@ -48,7 +48,7 @@ MAX_SLOTS = 16
 EMBEDDING = {"--embedding", "--embeddings", "--rerank", "--reranking"}  # arguments after which nothing is generated
 # Beginning of what replaces control tokens in texts; clients do not know it.
 LITERAL_MARK = f"eagle{secrets.token_hex(16)}_"
-PLAIN_PAGE = Path(__file__).parent / "page"  # for a build without the chat page
+PLAIN_PAGE = Path(__file__).parents[1] / "page"  # for a build without the chat page
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from llama_eagle.serving import slots
 from llama_eagle.serving.apis.chat import DONE
-from llama_eagle.serving.apis.completion_bodies import CompletionRequest, check_own, read_completion
-from llama_eagle.serving.apis.completion_choices import Choices, Echo
-from llama_eagle.serving.apis.infill import prompts_before
+from llama_eagle.serving.apis.completions.bodies import CompletionRequest, check_own, read_completion
+from llama_eagle.serving.apis.completions.choices import Choices, Echo
+from llama_eagle.serving.apis.completions.infill import prompts_before
 from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, compact, failed
-from llama_eagle.serving.json_body import read_json_body
+from llama_eagle.serving.llama_server import slots
+from llama_eagle.serving.llama_server.served import served
 from llama_eagle.serving.passing import passed_on
-from llama_eagle.serving.served import served
+from llama_eagle.serving.requests.json_body import read_json_body
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front

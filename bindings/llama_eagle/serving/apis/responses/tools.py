@@ -13,7 +13,7 @@ from typing import Any
 
 from llama_eagle import console
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis.fields import Body, text_at
+from llama_eagle.serving.requests.fields import Body, text_at
 
 HOSTED = ("web_search", "image_generation")  # beginnings of types that Codex sends
 INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}

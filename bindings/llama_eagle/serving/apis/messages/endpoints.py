@@ -8,11 +8,11 @@ from starlette.routing import BaseRoute, Route
 
 from llama_eagle.serving import chats
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis.message_bodies import chat_body
-from llama_eagle.serving.apis.message_events import Message
+from llama_eagle.serving.apis.messages.bodies import chat_body
+from llama_eagle.serving.apis.messages.events import Message
 from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, named_events
-from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.pieces import Piece
+from llama_eagle.serving.requests.json_body import read_json_body
 
 PATH = "/v1/messages"
 

@@ -8,13 +8,14 @@ from starlette.types import ASGIApp
 
 from llama_eagle.serving import chats
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis import response_bodies, response_tools
-from llama_eagle.serving.apis.fields import Body
-from llama_eagle.serving.apis.response_events import ResponseEvents
-from llama_eagle.serving.apis.response_items import RecentItems
+from llama_eagle.serving.apis.responses import bodies as response_bodies
+from llama_eagle.serving.apis.responses import tools as response_tools
+from llama_eagle.serving.apis.responses.events import ResponseEvents
+from llama_eagle.serving.apis.responses.items import RecentItems
 from llama_eagle.serving.events import JSONAnswer, PieceStream, all_pieces, named_events
-from llama_eagle.serving.json_body import read_json_body
 from llama_eagle.serving.pieces import Piece
+from llama_eagle.serving.requests.fields import Body
+from llama_eagle.serving.requests.json_body import read_json_body
 
 PATHS = ("/v1/responses", "/responses")
 

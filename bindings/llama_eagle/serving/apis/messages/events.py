@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from llama_eagle.serving.apis.fields import arguments_of, bare_id
 from llama_eagle.serving.ids import new_id
 from llama_eagle.serving.pieces import CallPiece, End, Piece
+from llama_eagle.serving.requests.fields import arguments_of, bare_id
 
 STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 DELTAS = {  # by type of a block

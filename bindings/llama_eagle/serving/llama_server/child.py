@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llama_eagle.serving.streams import Answer
+from llama_eagle.serving.llama_server.streams import Answer
 
 LONGEST_PATH = 100  # of a socket file in bytes: 104 on macOS and BSD, 108 on Linux
 Headers = Iterable[tuple[bytes, bytes]]

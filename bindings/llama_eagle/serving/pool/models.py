@@ -21,7 +21,7 @@ from pathlib import Path
 from llama_eagle import console
 from llama_eagle.native.programs import PATIENCE, start_program, stop_program
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.child import Child, child_in
+from llama_eagle.serving.llama_server.child import Child, child_in
 
 GIB = 1 << 30
 FAILED = 503  # status of a request whose model cannot be loaded

@@ -27,7 +27,7 @@ from llama_eagle.native.programs import (
     start_program,
     stop_program,
 )
-from llama_eagle.serving.loopback import open_url
+from llama_eagle.serving.llama_server.loopback import open_url
 
 INTERRUPTED = 130
 MAX_COMPLAINT = 500  # characters of a reason: some quote a whole template

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_eagle.serving.apis.completion_bodies import CompletionRequest
+from llama_eagle.serving.apis.completions.bodies import CompletionRequest
 from llama_eagle.serving.ids import new_id
-from llama_eagle.serving.slots import Step
+from llama_eagle.serving.llama_server.slots import Step
 
 Body = dict[str, Any]
 LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")

@@ -93,7 +93,7 @@ class _Worker:
     def request(self, request: bytes) -> dict[str, Any]:
         """Return the response. The caller holds the lock."""
         if not _has_python():
-            from llama_eagle.sessions import template_worker
+            from llama_eagle.sessions.chats import template_worker
 
             return template_worker.answer(json.loads(request), MAX_CHARACTERS)
         if self._is_closed:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from llama_eagle.serving import slots
-from llama_eagle.serving.extra_args import FALSE, TRUE, normalized
-from llama_eagle.serving.options import LITERAL_MARK
+from llama_eagle.serving.llama_server import slots
+from llama_eagle.serving.llama_server.extra_args import FALSE, TRUE, normalized
+from llama_eagle.serving.llama_server.options import LITERAL_MARK
 from llama_eagle.sessions.chats.literal_texts import LiteralTexts, control_tokens
 from llama_eagle.sessions.models import Model
 from llama_eagle.sessions.options import LoadOptions

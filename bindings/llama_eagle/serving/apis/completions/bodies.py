@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llama_eagle.serving.json_body import without_nulls
-from llama_eagle.serving.parameters import (
+from llama_eagle.serving.llama_server.served import Served
+from llama_eagle.serving.requests.json_body import without_nulls
+from llama_eagle.serving.requests.parameters import (
     TOKEN,
     read_n,
     read_stops,
@@ -15,7 +16,6 @@ from llama_eagle.serving.parameters import (
     require_tokens,
     require_types,
 )
-from llama_eagle.serving.served import Served
 
 Body = dict[str, Any]
 

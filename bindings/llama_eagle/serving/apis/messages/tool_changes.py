@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from llama_eagle.serving.bodies import TOOL_PLACES
+from llama_eagle.serving.requests.bodies import TOOL_PLACES
 
 Tool = dict[str, Any]
 

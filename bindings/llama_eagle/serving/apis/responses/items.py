@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from llama_eagle.serving.api_errors import COMPACTION, Refusal
-from llama_eagle.serving.apis.fields import Body, bare_id, text_at
-from llama_eagle.serving.apis.response_tools import name_in
+from llama_eagle.serving.apis.responses.tools import name_in
+from llama_eagle.serving.requests.fields import Body, bare_id, text_at
 
 MAX_ITEMS = 4096
 MAX_ITEM_BYTES = 16 << 20  # of all items

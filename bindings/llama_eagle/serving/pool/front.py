@@ -24,16 +24,16 @@ from llama_eagle.gguf.size import Slots, available_bytes, kv_bytes
 from llama_eagle.native.programs import ending_signals
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.models import PATH, described, one_of
-from llama_eagle.serving.child import Child
 from llama_eagle.serving.front import listener_on, serve_until, url_of
 from llama_eagle.serving.http import HEALTH, Front
-from llama_eagle.serving.json_body import read_json_body
-from llama_eagle.serving.model_pool import GIB, ModelPool, Offered, Server
+from llama_eagle.serving.llama_server.child import Child
+from llama_eagle.serving.llama_server.options import Checked, ServerOptions
+from llama_eagle.serving.llama_server.process import INTERRUPTED
 from llama_eagle.serving.ollama.bodies import model_name, read_body
 from llama_eagle.serving.ollama.models import NEVER, listed, shown
 from llama_eagle.serving.ollama.routes import family_of, version
-from llama_eagle.serving.options import Checked, ServerOptions
-from llama_eagle.serving.process import INTERRUPTED
+from llama_eagle.serving.pool.models import GIB, ModelPool, Offered, Server
+from llama_eagle.serving.requests.json_body import read_json_body
 from llama_eagle.serving.settings import FrontSettings, settings_of
 from llama_eagle.sessions.options import CACHE_TYPES
 from llama_eagle.store.find import is_model

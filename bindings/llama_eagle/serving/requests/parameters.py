@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.json_body import without_nulls
+from llama_eagle.serving.requests.json_body import without_nulls
 
 Body = Mapping[str, Any]
 SWITCHES = ("stream", "parallel_tool_calls", "add_generation_prompt", "echo", "return_tokens")

@@ -1,0 +1,1 @@
+"""Bodies of requests: JSON, and what a chat asks for."""
