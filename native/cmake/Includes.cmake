@@ -46,11 +46,11 @@ if (LLAMA_EAGLE_SERVER)
     foreach (target server-context llama-server-impl)
         target_compile_options(${target} PRIVATE --include=eagle_result_readers.h)  # server-queue.h is in most files
     endforeach()
-    eagle_sees(server-context tools/server/server-common.cpp eagle_requests.h eagle_literals.h)
+    eagle_sees(server-context tools/server/server-common.cpp eagle_literals.h)
     eagle_sees(server-context tools/server/server-context.cpp eagle_rest.h eagle_ending.h eagle_common.h eagle_prompt_probs.h eagle_checkpoints.h eagle_row_settings.h eagle_requested_drafts.h eagle_request_lists.h eagle_literals.h)
-    eagle_sees(server-context tools/server/server-schema.cpp eagle_requests.h eagle_requested_drafts.h eagle_request_lists.h)
+    eagle_sees(server-context tools/server/server-schema.cpp eagle_requested_drafts.h eagle_request_lists.h)
     eagle_sees(server-context tools/server/server-task.cpp eagle_prompt_probs.h)
-    eagle_sees(server-context tools/server/server.cpp eagle_chat.h eagle_ending.h)
+    eagle_sees(server-context tools/server/server.cpp eagle_ending.h)
     target_compile_definitions(cpp-httplib PUBLIC CPPHTTPLIB_PAYLOAD_MAX_LENGTH=SIZE_MAX)  # the front bounds bodies
 endif()
 

@@ -142,6 +142,9 @@ def test_vectors_of_fewer_dimensions(server: Served) -> None:
         key = "content" if path == "/embedding" else "input"
         status, answer = server.post(path, {key: [1, 10**6]})
         assert status == 400 and "1000000 is no token id" in answer["error"]["message"], answer
+        picture = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}}
+        status, answer = server.post(path, {key: [{"content": [picture]}]})
+        assert status == 400 and "fetches no URLs" in answer["error"]["message"], answer
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from llama_eagle.serving.events import JSON, JSONAnswer
 from llama_eagle.serving.llama_server import slots
 from llama_eagle.serving.llama_server.served import served
 from llama_eagle.serving.requests.json_body import read_json_body, without_nulls
+from llama_eagle.serving.requests.media import NO_URLS, fetches_urls
 from llama_eagle.serving.requests.parameters import require, require_tokens, require_unused
 
 if TYPE_CHECKING:
@@ -100,7 +101,17 @@ async def _read(request: Request) -> tuple[Front, str, Body]:
     n_vocab = (await served(front)).n_vocab
     for key in TEXTS:
         require_tokens(body.get(key), n_vocab)
+    require(fetches_urls() or not _has_address(body), NO_URLS)
     return front, request.scope["path"].removeprefix(front.settings.prefix), body
+
+
+def _has_address(value: Any) -> bool:
+    """Return True for media that the child would fetch: clients could use it to reach any address."""
+    if isinstance(value, dict):
+        sources = (value.get(key) for key in ("url", "data"))
+        is_one = any(isinstance(each, str) and each.startswith("http") for each in sources)
+        return is_one or any(map(_has_address, value.values()))
+    return isinstance(value, list) and any(map(_has_address, value))
 
 
 async def _ask(front: Front, path: str, body: Body) -> bytes:

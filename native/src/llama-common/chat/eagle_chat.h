@@ -3,17 +3,10 @@
 
 #include <map>
 #include <mutex>
-#include <new>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 
 #include "json.h"
-
-// Returns true if an exception in a request's handler is the server's fault; all others are errors in the request.
-inline bool eagle_is_server_fault(const std::exception & error) {
-    return dynamic_cast<const std::bad_alloc *>(&error) || dynamic_cast<const std::system_error *>(&error);
-}
 
 inline void eagle_require(bool is_met, const std::string & message) {
     if (!is_met) {
