@@ -13,7 +13,7 @@ from llama_eagle.serving.llama_server import slots
 from llama_eagle.serving.llama_server.indentation import Indentation
 from llama_eagle.serving.llama_server.slots import Events
 from llama_eagle.serving.llama_server.streams import Answer
-from llama_eagle.serving.raw_settings import for_child
+from llama_eagle.serving.requests.raw_settings import for_child
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front
