@@ -242,13 +242,17 @@ def test_a_socket_file_is_removed_at_the_end(models: Path, tmp_path: Path) -> No
 
 def test_refusals(models: Path, tmp_path: Path) -> None:
     target = ["-m", models / "target.gguf"]
-    assert_one_line_error(llama_eagle("serve"), 2, "either --model")
-    assert_one_line_error(llama_eagle("serve", *target, "--config", "x"), 2, "either --model")
+    assert_one_line_error(llama_eagle("serve"), 2, "give one of --model")
+    assert_one_line_error(llama_eagle("serve", *target, "--config", "x"), 2, "give one of --model")
     assert_one_line_error(llama_eagle("serve", "-m", models / "none.gguf", "--port", 0), 3, "none.gguf")
     assert_one_line_error(llama_eagle("serve", *target, "-d", *target[1:], "--port", 0), 3, "it is the target itself")
     assert_one_line_error(llama_eagle("serve", *target, "--host", "0.0.0.0", "--port", 0), 2, "--no-api-key")
     assert_one_line_error(llama_eagle("serve", *target, "--", "--host", "0.0.0.0"), 2, "before --")
     assert_one_line_error(llama_eagle("serve", *target, "--parallel", 17), 2, "not 1 to 16")
+    small = llama_eagle("serve", *pair(models), "--n-draft", 8, "-ub", 9)
+    assert_one_line_error(
+        small, 2, "ubatch size 9 (--ubatch-size) is below 10, the longest draft + 2. Raise --ubatch-size"
+    )
     assert_one_line_error(llama_eagle("serve", *target, "--draft-sampling", "match"), 2, "--draft-sampling")
     assert_one_line_error(llama_eagle("serve", *target, "--port", 0, "--", "--no-such"), 2, "no-such")
     with socket.socket() as taken:

@@ -200,12 +200,26 @@ def check(options: ServerOptions) -> Checked:
 
 
 def _drafter(options: ServerOptions) -> Choice[DraftingOptions]:
-    """Choose the drafter. Prompt look-up that nobody asked for gives way to embeddings and to small batches."""
+    """Choose the drafter. Prompt look-up that nobody asked for gives way to embeddings and to small batches.
+
+    Raises `UsageError` if another drafter has no room in a batch.
+    """
     choice = resolve(options.model, options.drafting)
-    problem = batch_too_small(options.context.n_ubatch, options.context.n_ubatch, choice.options.longest)
+    sizes = options.context.n_batch, options.context.n_ubatch
+    problem = batch_too_small(*sizes, _longest(choice.options))
     if problem is None and not EMBEDDING.isdisjoint(map(normalized, options.extra)):
         problem = "the server computes embeddings"
-    return choice if problem is None else without_lookup(choice, options.drafting, problem)
+    if problem is None:
+        return choice
+    choice = without_lookup(choice, options.drafting, problem)
+    if too_small := batch_too_small(*sizes, _longest(choice.options)):
+        raise UsageError(f"{too_small}. Raise --ubatch-size, or set a lower --n-draft")
+    return choice
+
+
+def _longest(drafts: DraftingOptions) -> int:
+    """Return the longest draft of the server in tokens, 0 without a drafter."""
+    return 0 if not drafts.drafts else drafts.n_draft_max if drafts.n_draft == "auto" else int(drafts.n_draft)
 
 
 def _check_template(options: ServerOptions, target: Header) -> None:
@@ -273,8 +287,7 @@ def _drafting_args(served: Checked) -> Iterator[str]:
     if not kinds or drafts.n_draft == 0:
         return
     yield from ("--spec-type", ",".join(kinds))
-    n_draft = drafts.n_draft_max if drafts.n_draft == "auto" else drafts.n_draft
-    yield from ("--spec-draft-n-max", str(n_draft), "--spec-draft-p-min", str(drafts.p_min))
+    yield from ("--spec-draft-n-max", str(_longest(drafts)), "--spec-draft-p-min", str(drafts.p_min))
     yield from ("--eagle-draft-length", "auto" if drafts.n_draft == "auto" else "fixed")
     if drafts.model is not None:
         n_vocab = session_options(served.draft, drafts).n_vocab_draft
