@@ -393,6 +393,7 @@ FLAGS = {
     "rpc_servers": "--rpc",
     "api_key": "--api-key",
     "parse_special": "--parse-special",
+    "cache_disk": "--cache-disk",
     "output_type": "--output-type",
 }
 # Arguments named by ordinary words, which are names only before "=": draft=FILE, exact=True, lookup=False.

@@ -21,3 +21,10 @@ def read_number(text: str) -> int | None:
     digits.
     """
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def read_size(text: str) -> int | None:
+    """Return the bytes of a size such as "500M" or "2G"; None for other text, and for nothing."""
+    units = {"M": 1000**2, "G": 1000**3}
+    number, unit = read_number(text[:-1]), text[-1:].upper()
+    return number * units[unit] if number and unit in units else None

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native.processor.competition import watch_process
-from llama_eagle.serving import resume
+from llama_eagle.serving import resume, saved_prompts
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis import chat, completions, messages, models, responses, slot_actions, tokens, vectors
 from llama_eagle.serving.apis.completions import infill
@@ -64,7 +64,13 @@ def run(served: Checked, about: str) -> int:
         apis = (chat, completions, infill, messages, models, responses, resume, slot_actions, tokens, vectors)
         routes = [each for api in apis for each in api.routes(settings.prefix)]
         front = Front(child, settings, [*routes, *ROUTES], model_files(served))
-        return until_end(process, lambda: asyncio.run(serve_until(front, listener, read_log)), "See --verbose.")
+        front.saved = saved = saved_prompts.saved_prompts(served)
+        before_end = None if saved is None else lambda: saved.save_at_end(front)
+
+        def follow() -> str:
+            return asyncio.run(serve_until(front, listener, read_log))
+
+        return until_end(process, follow, "See --verbose.", before_end)
 
 
 async def serve_until(front: Front, listener: socket.socket, read_log: Callable[[], str]) -> str:

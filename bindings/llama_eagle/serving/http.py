@@ -21,6 +21,7 @@ from llama_eagle.serving.llama_server.served import Served
 from llama_eagle.serving.llama_server.streams import Answer
 from llama_eagle.serving.model_files import ModelFiles
 from llama_eagle.serving.resume import Sessions
+from llama_eagle.serving.saved_prompts import SavedPrompts
 from llama_eagle.serving.settings import FrontSettings
 
 Result = TypeVar("Result")
@@ -55,6 +56,7 @@ class Front:
         self.settings = settings
         self.model: Served | None = None  # read by `served`
         self.sessions = Sessions()
+        self.saved: SavedPrompts | None = None  # prompts of earlier runs
         self._files = files or ModelFiles()
         self._router = Router(routes, redirect_slashes=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from llama_eagle.serving.llama_server import slots
 from llama_eagle.serving.llama_server.indentation import Indentation
 from llama_eagle.serving.llama_server.slots import Events
 from llama_eagle.serving.llama_server.streams import Answer
-from llama_eagle.serving.requests.raw_settings import for_child
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front
@@ -38,7 +36,7 @@ class PassedOn:
 
 async def passed_on(front: Front, path: str, body: Mapping[str, Any]) -> Any:
     """Return the child's answer to a body, as it arrives. Raises `Refusal` for its errors."""
-    answer = await slots.ask(front, "POST", path, json.dumps(for_child(body)).encode())
+    answer = await slots.begin(front, body, path)
     if Indentation.of(body) is None:
         return PassedOn(answer)
     events = Events(answer, body)

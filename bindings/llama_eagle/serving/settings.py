@@ -14,6 +14,7 @@ from llama_eagle.serving.llama_server.child import Child
 from llama_eagle.serving.llama_server.extra_args import has_scores, last_value, normalized
 from llama_eagle.serving.llama_server.options import EMBEDDING, Checked, ServerOptions, is_for_this_machine
 from llama_eagle.serving.llama_server.served import ChatSettings, chat_settings
+from llama_eagle.serving.prompts_folder import prompts_folder
 
 MAX_BODY_MIB = 32
 CREDENTIALS = ["--cors-credentials", "--no-cors-credentials"]
@@ -79,7 +80,9 @@ def max_body(environment: Mapping[str, str]) -> int:
 def for_child(served: Checked, child: Child) -> Checked:
     """Return the options of the child: it listens for the front alone."""
     extra = tuple(without_keys(served.options.extra))
-    options = replace(served.options, host=child.host, port=0, api_key=child.key, extra=extra)
+    if served.options.cache_disk:
+        extra = (*extra, "--slot-save-path", str(prompts_folder(served)))
+    options = replace(served.options, host=child.host, port=0, api_key=child.key, extra=extra, cache_disk=0)
     return replace(served, options=options)
 
 

@@ -15,7 +15,7 @@ from llama_eagle.cli.adapters import AdapterFlags, convert_adapter
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import ADVANCED, Json, Overwrite, read_layers
 from llama_eagle.errors import UsageError
-from llama_eagle.native.limits import read_number
+from llama_eagle.native.limits import read_size
 from llama_eagle.pairs import DRAFT_TYPE
 from llama_eagle.progress import progress, progress_later
 
@@ -418,13 +418,10 @@ def _refuse(group: DraftFlags | TargetFlags, what: str) -> None:
 
 def _size(text: str | None) -> int:
     """Parse a size such as "500M" or "2G" into bytes."""
-    if text is None:
-        return 0
-    units = {"M": 1000**2, "G": 1000**3}
-    number, unit = text[:-1], text[-1:].upper()
-    if unit not in units or not read_number(number):
+    size = 0 if text is None else read_size(text)
+    if size is None:
         raise UsageError(f"--split-max-size {text!r}: give a number with M or G, such as 2G.")
-    return int(number) * units[unit]
+    return size
 
 
 @grouped

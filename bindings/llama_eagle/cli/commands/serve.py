@@ -140,6 +140,15 @@ def serve(
     parallel: Annotated[
         int, typer.Option("--parallel", "-np", help="Maximum number of conversations at the same time, 1 to 16.")
     ] = 4,
+    cache_disk: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="Keep the computed prompts of conversations on disk, up to SIZE for all models together (8G), so "
+            "that the next start does not read them again (0: off). The files contain these texts; only this user can "
+            "read them.",
+        ),
+    ] = "0",
     vectors: Vectors,
     parse_special: ParseSpecial = True,
     verbose: Verbose = False,
@@ -170,6 +179,7 @@ def serve(
         api_key=address.api_key,
         open_to_all=address.no_api_key,
         parallel=parallel,
+        cache_disk=serving.read_cache_disk(cache_disk),
         parse_special=parse_special,
         verbose=verbose,
         extra=(*vectors.extra(), *(extra or ())),
@@ -178,6 +188,8 @@ def serve(
         options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))
     require_free(options.host, options.port)
     if pool.models is not None:
+        if options.cache_disk:
+            raise UsageError("--cache-disk does not go together with --models. Leave out one of them.")
         from llama_eagle.serving.pool.front import offered, run_pool
 
         limit = None if pool.max_memory is None else int(pool.max_memory * 2**30)

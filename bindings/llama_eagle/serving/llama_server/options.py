@@ -24,7 +24,7 @@ from llama_eagle.gguf.validate import small
 from llama_eagle.gguf.validate.adapters import require_adapter
 from llama_eagle.gguf.validate.assistant import ASSISTANT
 from llama_eagle.native.build import build_info
-from llama_eagle.native.limits import MAX_CONTEXT
+from llama_eagle.native.limits import MAX_CONTEXT, read_size
 from llama_eagle.native.processor.threads import n_threads, read_threads, warn_excess
 from llama_eagle.native.rpc import read_servers
 from llama_eagle.serving.llama_server.extra_args import (
@@ -46,6 +46,7 @@ TEST_CHAT = {
 }  # fmt: skip
 MAX_SLOTS = 16
 EMBEDDING = {"--embedding", "--embeddings", "--rerank", "--reranking"}  # arguments after which nothing is generated
+NO_SAVED_PROMPTS = {*EMBEDDING, "--slot-save-path", "--sleep-idle-seconds", "--no-slots"}  # arguments of llama-server
 # Beginning of what replaces control tokens in texts; clients do not know it.
 LITERAL_MARK = f"eagle{secrets.token_hex(16)}_"
 PLAIN_PAGE = Path(__file__).parents[1] / "page"  # for a build without the chat page
@@ -58,7 +59,8 @@ class ServerOptions:
 
     parallel: number of slots, one conversation each. parse_special: recognize control tokens in prompts and messages.
     api_key: key that clients must send. open_to_all: allow requests without a key on non-loopback addresses. extra:
-    further arguments for llama-server. Raises `UsageError` for values that cannot work.
+    further arguments for llama-server. cache_disk: bytes for prompts that survive a restart (0: none). Raises
+    `UsageError` for values that cannot work.
     """
 
     model: str | Path
@@ -72,6 +74,7 @@ class ServerOptions:
     api_key: str | None = None
     open_to_all: bool = False
     parallel: int = 4
+    cache_disk: int = 0
     parse_special: bool = True
     alias: str | None = None
     verbose: bool = False
@@ -83,10 +86,14 @@ class ServerOptions:
             object.__setattr__(self, "extra", (*inherited, *self.extra))
         is_closed = has_key(self.extra) or bool(self.api_key)
         refuse_unchecked(self.extra, tuple(os.environ))
+        without_prompts = NO_SAVED_PROMPTS & {*map(normalized, self.extra)}
         refuse(
             {
                 f"port={self.port} is not in 0..65535": not 0 <= self.port <= 65535,
                 f"n_ctx={self.n_ctx} is not in 0..{MAX_CONTEXT}": not 0 <= (self.n_ctx or 0) <= MAX_CONTEXT,
+                f"cache_disk does not go together with {', '.join(sorted(without_prompts))}": (
+                    self.cache_disk > 0 and bool(without_prompts)
+                ),
                 f"parallel={self.parallel} is not 1 to {MAX_SLOTS}": not 1 <= self.parallel <= MAX_SLOTS,
                 f"the server does not support draft_sampling={self.drafting.draft_sampling!r}, only 'match'": (
                     self.drafting.draft_sampling != "match"
@@ -103,6 +110,14 @@ class ServerOptions:
                 "--no-api-key": (not (is_closed or self.open_to_all or is_local(self.host))),
             }
         )
+
+
+def read_cache_disk(text: str) -> int:
+    """Return the bytes of a size such as "8G"; 0 for "0". Raises `UsageError` for anything else."""
+    size = 0 if text == "0" else read_size(text)
+    if size is None:
+        raise UsageError(f"cache_disk={text!r}: give a number with M or G, such as 8G, or 0.")
+    return size
 
 
 def is_local(host: str) -> bool:
@@ -356,7 +371,7 @@ _LOADING: dict[str, Any] = {
 }  # fmt: skip
 _FIELDS: dict[str, Any] = {
     "host": str | None, "port": int | None, "api_key": str | None, "n_ctx": int | None, "parallel": int | None,
-    "parse_special": bool | None, "verbose": bool | None,
+    "parse_special": bool | None, "verbose": bool | None, "cache_disk": str | None,
 }  # fmt: skip
 _MODEL: dict[str, Any] = {"model": str, "model_alias": str | None, "mmproj_path": str | None}
 _CONFIG = {**_MODEL, **_FIELDS, **_DRAFTING, **_CONTEXT, **_LOADING}
@@ -406,9 +421,12 @@ def _configured(entry: Mapping[str, Any], base: ServerOptions) -> ServerOptions:
         warn_excess(context["n_threads"], console.warn)
     loading["rpc_servers"] = read_servers(loading.get("rpc_servers", base.load.rpc_servers))
     mmproj = entry.get("mmproj_path") or base.mmproj
+    fields = _given(entry, _FIELDS)
+    if "cache_disk" in fields:
+        fields["cache_disk"] = read_cache_disk(fields["cache_disk"])
     return replace(
         base,
-        **_given(entry, _FIELDS),
+        **fields,
         model=entry["model"],
         alias=entry.get("model_alias") or base.alias,
         mmproj=None if mmproj is None else Path(mmproj),

@@ -135,9 +135,14 @@ def start_server(words: Sequence[str], variables: Mapping[str, str]) -> subproce
     return start_program([str(program), *words], {**FEW_HEAPS, **os.environ, **variables}, **pipes)
 
 
-def until_end(process: subprocess.Popen[str], follow: Callable[[], str], remedy: str) -> int:
+def until_end(
+    process: subprocess.Popen[str],
+    follow: Callable[[], str],
+    remedy: str,
+    before_end: Callable[[], object] | None = None,
+) -> int:
     status: list[int] = []
-    with _signals(process, status):
+    with _signals(process, status, before_end):
         try:
             last = follow()
             process.wait()
@@ -222,15 +227,32 @@ def complaint(level: str, text: str) -> str:
 
 
 @contextlib.contextmanager
-def _signals(process: subprocess.Popen[str], status: list[int]) -> Iterator[None]:
-    """End the server on signals that end this process; kill it after `PATIENCE` seconds."""
+def _signals(
+    process: subprocess.Popen[str], status: list[int], before_end: Callable[[], object] | None
+) -> Iterator[None]:
+    """End the server on signals that end this process; kill it after `PATIENCE` seconds.
+
+    before_end: called first, in a thread; a second signal ends the server meanwhile.
+    """
     killer = threading.Timer(PATIENCE, process.kill)
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        if not status:
-            status.append(INTERRUPTED if number == signal.SIGINT else 0)
-            process.terminate()
+    def terminate() -> None:
+        process.terminate()
+        with contextlib.suppress(RuntimeError):  # started before
             killer.start()
+
+    def finish(prepare: Callable[[], object]) -> None:
+        prepare()
+        terminate()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        is_first = not status
+        if is_first:
+            status.append(INTERRUPTED if number == signal.SIGINT else 0)
+        if is_first and before_end is not None:
+            threading.Thread(target=finish, args=(before_end,), daemon=True).start()
+        else:
+            terminate()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, *ending_signals())}
     try:

@@ -31,6 +31,8 @@ class Front(Protocol):
     @property
     def child(self) -> Child: ...
     @property
+    def saved(self) -> Any: ...
+    @property
     def settings(self) -> Prefixed: ...
 
 
@@ -170,9 +172,14 @@ async def start(front: Front, body: Mapping[str, Any], path: str = PATH) -> Step
     "prompt": a text, token ids, a list of both, {"prompt_string", "multimodal_data"}, or a list of several prompts.
     "n_cmpl": choices per prompt. Raises `Refusal` for an error before the first step.
     """
-    data = json.dumps({"response_fields": FIELDS, **for_child(body)}).encode()
-    answer = await ask(front, "POST", path, data)
-    return Steps(Events(answer, body))
+    return Steps(Events(await begin(front, {"response_fields": FIELDS, **body}, path), body))
+
+
+async def begin(front: Front, body: Mapping[str, Any], path: str = PATH) -> Answer:
+    """Return the child's answer to a request as it arrives; the beginning of its prompt may come from the disk."""
+    if front.saved is not None:
+        await front.saved.restore(front, body)
+    return await ask(front, "POST", path, json.dumps(for_child(body)).encode())
 
 
 async def ask(front: Front, method: str, path: str, data: bytes = b"") -> Answer:
