@@ -103,7 +103,7 @@ def test_the_raw_request() -> None:
     """It has the settings, without what only OpenAI's API has."""
     given = {"prompt": [[1, 2], "b"], "n": 2, "max_tokens": 3, "top_k": 1, "stop": "x", "logprobs": 0, "best_of": 2}
     asked = read_completion({**given, "response_fields": ["id"], "suffix": ""}, MODEL)
-    assert asked.raw == {"prompt": [[1, 2], "b"], "n": 2, "max_tokens": 3, "top_k": 1, "stop": "x", "n_probs": 1}
+    assert asked.raw == {"prompt": [[1, 2], "b"], "n": 2, "max_tokens": 3, "top_k": 1, "stop": ["x"], "n_probs": 1}
     assert asked.prompts == ([1, 2], "b") and asked.n == 2 and asked.n_top == 0
     echoed = read_completion({**given, "echo": True, "logprobs": 4}, MODEL)
     assert echoed.raw["n_prompt_probs"] == echoed.raw["n_probs"] == 4

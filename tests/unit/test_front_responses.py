@@ -11,6 +11,7 @@ import pytest
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis import responses
 from llama_eagle.serving.apis.responses import bodies as response_bodies
+from llama_eagle.serving.apis.responses import endpoints
 from llama_eagle.serving.apis.responses import items as response_items
 from llama_eagle.serving.apis.responses import tools as response_tools
 from llama_eagle.serving.apis.responses.events import ResponseEvents
@@ -375,8 +376,8 @@ def test_routes(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     async def count_tokens(_front: Any, body: Body) -> int:
         return len(body["messages"])
 
-    monkeypatch.setattr(responses.chats, "open_chat", open_chat)
-    monkeypatch.setattr(responses.chats, "count_tokens", count_tokens)
+    monkeypatch.setattr(endpoints.chats, "open_chat", open_chat)
+    monkeypatch.setattr(endpoints.chats, "count_tokens", count_tokens)
     router = Router(responses.routes("/p"))
     given = {"input": [USER], "tools": TOOLS}
     whole = json.loads(post(router, path, given))
@@ -399,7 +400,7 @@ def test_a_stream_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     async def open_chat(_front: Any, body: Body) -> Answered:
         return Answered(body, PIECES[:1], Refusal(500, "broken"))
 
-    monkeypatch.setattr(responses.chats, "open_chat", open_chat)
+    monkeypatch.setattr(endpoints.chats, "open_chat", open_chat)
     stream = post(Router(responses.routes()), "/v1/responses", {"input": "a", "stream": True})
     last = json.loads(stream.split(b"data: ")[-1])
     assert last["type"] == "response.failed" and last["response"]["error"]["message"] == "broken"

@@ -15,12 +15,12 @@ from typing import Any, cast
 
 import pytest
 from llama_eagle.errors import UsageError
-from llama_eagle.serving import saved_prompts
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.llama_server import slots
 from llama_eagle.serving.llama_server.options import read_cache_disk
 from llama_eagle.serving.llama_server.process import INTERRUPTED, until_end
-from llama_eagle.serving.saved_prompts import (
+from llama_eagle.serving.saved import saved_prompts
+from llama_eagle.serving.saved.saved_prompts import (
     HEAD,
     MAGIC,
     PLAIN_TOKENS,

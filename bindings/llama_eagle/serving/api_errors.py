@@ -93,6 +93,12 @@ class Refusal(Exception):
         return {"type": "error", "error": {"type": kind, "message": message}}
 
 
+def require(is_met: bool, message: str) -> None:
+    """Raise `Refusal` with the status 400 unless the condition is met."""
+    if not is_met:
+        raise Refusal(400, message)
+
+
 def as_refusal(error: Exception) -> Refusal:
     """Return the answer to a request that has failed. A fault of the server is logged."""
     if isinstance(error, Refusal):

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native.processor.competition import watch_process
-from llama_eagle.serving import resume, saved_prompts
+from llama_eagle.serving import resume
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis import chat, completions, messages, models, responses, slot_actions, tokens, vectors
 from llama_eagle.serving.apis.completions import infill
@@ -30,6 +30,7 @@ from llama_eagle.serving.llama_server.options import Checked, server_args, serve
 from llama_eagle.serving.llama_server.process import PromptLines, follow_log, start_server, until_end
 from llama_eagle.serving.model_files import model_files
 from llama_eagle.serving.ollama import ROUTES
+from llama_eagle.serving.saved import saved_prompts
 from llama_eagle.serving.settings import for_child, front_settings
 from llama_eagle.sessions.chats.template import close_worker
 

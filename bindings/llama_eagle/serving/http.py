@@ -21,7 +21,7 @@ from llama_eagle.serving.llama_server.served import Served
 from llama_eagle.serving.llama_server.streams import Answer
 from llama_eagle.serving.model_files import ModelFiles
 from llama_eagle.serving.resume import Sessions
-from llama_eagle.serving.saved_prompts import SavedPrompts
+from llama_eagle.serving.saved.saved_prompts import SavedPrompts
 from llama_eagle.serving.settings import FrontSettings
 
 Result = TypeVar("Result")

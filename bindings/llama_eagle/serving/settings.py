@@ -14,7 +14,7 @@ from llama_eagle.serving.llama_server.child import Child
 from llama_eagle.serving.llama_server.extra_args import has_scores, last_value, normalized
 from llama_eagle.serving.llama_server.options import EMBEDDING, Checked, ServerOptions, is_for_this_machine
 from llama_eagle.serving.llama_server.served import ChatSettings, chat_settings
-from llama_eagle.serving.prompts_folder import prompts_folder
+from llama_eagle.serving.saved.prompts_folder import prompts_folder
 
 MAX_BODY_MIB = 32
 CREDENTIALS = ["--cors-credentials", "--no-cors-credentials"]

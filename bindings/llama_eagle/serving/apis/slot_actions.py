@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.api_errors import Refusal, require
 from llama_eagle.serving.llama_server import slots
 from llama_eagle.serving.llama_server.served import served
 from llama_eagle.serving.passing import PassedOn
-from llama_eagle.serving.requests.parameters import require
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front

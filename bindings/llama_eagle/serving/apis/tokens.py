@@ -8,11 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from llama_eagle.serving.api_errors import require
 from llama_eagle.serving.events import JSONAnswer
 from llama_eagle.serving.llama_server import slots
 from llama_eagle.serving.llama_server.served import served
 from llama_eagle.serving.requests.json_body import read_json_body, without_nulls
-from llama_eagle.serving.requests.parameters import require, require_tokens
+from llama_eagle.serving.requests.parameters import require_tokens
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front

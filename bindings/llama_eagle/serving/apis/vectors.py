@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from llama_eagle.serving.api_errors import TOO_LONG, Refusal
+from llama_eagle.serving.api_errors import TOO_LONG, Refusal, require
 from llama_eagle.serving.events import JSON, JSONAnswer
 from llama_eagle.serving.llama_server import slots
 from llama_eagle.serving.llama_server.served import served
 from llama_eagle.serving.requests.json_body import read_json_body, without_nulls
 from llama_eagle.serving.requests.media import NO_URLS, fetches_urls
-from llama_eagle.serving.requests.parameters import require, require_tokens, require_unused
+from llama_eagle.serving.requests.parameters import require_tokens, require_unused
 
 if TYPE_CHECKING:
     from llama_eagle.serving.http import Front

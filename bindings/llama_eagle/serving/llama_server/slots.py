@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from llama_eagle.serving.api_errors import Refusal, child_refusal
 from llama_eagle.serving.llama_server.child import Child
 from llama_eagle.serving.llama_server.indentation import Indentation
+from llama_eagle.serving.llama_server.raw_settings import for_child
 from llama_eagle.serving.llama_server.streams import Answer
-from llama_eagle.serving.requests.raw_settings import for_child
 
 PATH = "/completion"
 JSON_BODY = [(b"content-type", b"application/json")]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle.errors import EagleError
-from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.api_errors import Refusal, require
 from llama_eagle.serving.requests.chat_request import ChatRequest
 from llama_eagle.serving.requests.fields import text_at, without_billing
 from llama_eagle.serving.requests.json_body import without_nulls
@@ -14,7 +14,6 @@ from llama_eagle.serving.requests.media import MediaReader
 from llama_eagle.serving.requests.parameters import (
     read_n,
     read_stops,
-    require,
     require_constraints,
     require_types,
     require_unused,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llama_eagle.serving.requests.parameters import require
+from llama_eagle.serving.api_errors import require
 from llama_eagle.sessions.chats.calls import completed, read_json
 
 Body = dict[str, Any]

@@ -8,19 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.api_errors import Refusal, require
 from llama_eagle.serving.requests.json_body import without_nulls
 
 Body = Mapping[str, Any]
 SWITCHES = ("stream", "parallel_tool_calls", "add_generation_prompt", "echo", "return_tokens")
 INTERNAL = ("chat_format", "chat_parser")  # of the child: a parser could refer to itself
 TOKEN, WORD = 0, 1  # types of triggers; patterns could take exponential time after each token
-
-
-def require(is_met: bool, message: str) -> None:
-    """Raise `Refusal` with the status 400 unless the condition is met."""
-    if not is_met:
-        raise Refusal(400, message)
 
 
 def is_object(body: Body, key: str) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from llama_eagle.serving.api_errors import require
 from llama_eagle.serving.llama_server.served import Served
 from llama_eagle.serving.requests.json_body import without_nulls
 from llama_eagle.serving.requests.parameters import (
     TOKEN,
     read_n,
     read_stops,
-    require,
     require_constraints,
     require_tokens,
     require_types,

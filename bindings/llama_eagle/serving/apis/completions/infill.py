@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.api_errors import Refusal, require
 from llama_eagle.serving.apis.completions.bodies import check_own
 from llama_eagle.serving.llama_server import slots
 from llama_eagle.serving.llama_server.served import Served, served
 from llama_eagle.serving.passing import passed_on
 from llama_eagle.serving.requests.json_body import read_json_body, without_nulls
-from llama_eagle.serving.requests.parameters import require
 from llama_eagle.sessions.infill import Gap, InfillTokens, infill_prompt
 
 if TYPE_CHECKING:

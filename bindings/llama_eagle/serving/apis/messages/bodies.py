@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.api_errors import Refusal, require
 from llama_eagle.serving.apis.messages.tool_changes import OfferedTools
 from llama_eagle.serving.requests.fields import (
     Body,
@@ -20,7 +20,6 @@ from llama_eagle.serving.requests.fields import (
     without_billing,
 )
 from llama_eagle.serving.requests.json_body import without_nulls
-from llama_eagle.serving.requests.parameters import require
 
 DEFAULT_LIMIT = 4096  # tokens of an answer; Anthropic's API has no default
 DEFAULT_BUDGET = 10000  # tokens of thoughts

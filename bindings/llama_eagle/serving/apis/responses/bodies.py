@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from llama_eagle.serving.api_errors import require
 from llama_eagle.serving.apis.responses import items as response_items
 from llama_eagle.serving.apis.responses import tools as response_tools
 from llama_eagle.serving.apis.responses.items import RecentItems
 from llama_eagle.serving.requests.fields import Body, response_format, text_at
 from llama_eagle.serving.requests.json_body import without_nulls
-from llama_eagle.serving.requests.parameters import require
 
 UNSUPPORTED = ("background", "conversation", "previous_response_id", "prompt", "context_management")
 LOGPROBS = "message.output_text.logprobs"

@@ -22,7 +22,7 @@ from llama_eagle import console
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.llama_server import slots
 from llama_eagle.serving.llama_server.child import NotReady
-from llama_eagle.serving.prompts_folder import prompts_folder
+from llama_eagle.serving.saved.prompts_folder import prompts_folder
 
 if TYPE_CHECKING:
     from llama_eagle.serving.llama_server.options import Checked

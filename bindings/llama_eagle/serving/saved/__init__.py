@@ -1,0 +1,1 @@
+"""Prompts that survive a restart of the server."""
