@@ -35,6 +35,7 @@ def served(template: str = PLAIN, **more: Any) -> Any:
     }  # fmt: skip
     chats |= {key: more.pop(key) for key in list(more) if key in chats}
     model = {"has_images": False, "has_sound": False, "has_video": False, "media_marker": MARK, "n_slots": 4}
+    model |= {"n_vocab": 300, "n_adapters": 0}
     return SimpleNamespace(**model | more, template_for=lambda has_tools: template, chats=SimpleNamespace(**chats))
 
 

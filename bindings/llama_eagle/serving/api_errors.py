@@ -29,6 +29,7 @@ PLAIN = {  # errors of the child, in plain words
         "an image or sound cannot be read, or has more than 100 million pixels: send a sound PNG or JPEG"
     ),
 }
+DEAD_END = "got exception: the grammar "  # the child's text for one that allows no token: its sender's fault
 COMPACTION = "give this provider another name than OpenAI, then Codex compacts conversations by itself"
 # What clients cannot use in messages of llama.cpp: the name of its JSON library, the place in a template's source.
 _JSON_LIBRARY = re.compile(r"\[json\.exception\.[^\]]*\] ")
@@ -116,12 +117,20 @@ def as_refusal(error: Exception) -> Refusal:
 def child_refusal(status: int, data: bytes) -> Refusal:
     """Return the error in a response of the child."""
     try:
-        error = json.loads(data)["error"]
-        message = str(error.get("message", ""))
-        message = PLAIN.get(message, message)
-        return Refusal(status, message, error={**error, "message": message})
+        return as_sent(status, json.loads(data)["error"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return Refusal(status)
+
+
+def as_sent(status: int, error: Mapping[str, Any]) -> Refusal:
+    """Return an error of the child."""
+    message = str(error.get("message", ""))
+    message = PLAIN.get(message, message)
+    found = {**error, "message": message}
+    if message.startswith(DEAD_END):
+        status = 400
+        found |= {"code": status, "type": "invalid_request_error"}
+    return Refusal(status, message, error=found)
 
 
 def no_path(method: str, path: str) -> Refusal:

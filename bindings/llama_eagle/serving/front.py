@@ -22,7 +22,17 @@ from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native.processor.competition import watch_process
 from llama_eagle.serving import resume
 from llama_eagle.serving.api_errors import Refusal
-from llama_eagle.serving.apis import chat, completions, messages, models, responses, slot_actions, tokens, vectors
+from llama_eagle.serving.apis import (
+    adapters,
+    chat,
+    completions,
+    messages,
+    models,
+    responses,
+    slot_actions,
+    tokens,
+    vectors,
+)
 from llama_eagle.serving.apis.completions import infill
 from llama_eagle.serving.http import IDLE_S, Front
 from llama_eagle.serving.llama_server.child import new_child
@@ -62,7 +72,7 @@ def run(served: Checked, about: str) -> int:
         def read_log() -> str:
             return follow_log(process, served.options.verbose, announce, PromptLines(), served.learn)
 
-        apis = (chat, completions, infill, messages, models, responses, resume, slot_actions, tokens, vectors)
+        apis = (adapters, chat, completions, infill, messages, models, responses, resume, slot_actions, tokens, vectors)
         routes = [each for api in apis for each in api.routes(settings.prefix)]
         front = Front(child, settings, [*routes, *ROUTES], model_files(served))
         front.saved = saved = saved_prompts.saved_prompts(served)

@@ -73,3 +73,9 @@ void eagle_load_draft(common_speculative * spec, llama_seq_id seq, llama_context
 // Save and load the draft's part of a slot. If it cannot be loaded, the draft restarts and the slot remains valid.
 void eagle_save_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);
 void eagle_load_slot(common_speculative * spec, llama_seq_id seq, llama_context * ctx, const std::string & path);
+
+// Limits what samplers remember to the context, in which nothing is older: they allocate memory for all of it.
+inline void eagle_limit_history(common_params_sampling & params, int32_t n_ctx) {
+    params.penalty_last_n = std::min(params.penalty_last_n, n_ctx);
+    params.dry_penalty_last_n = std::min(params.dry_penalty_last_n, n_ctx);
+}

@@ -135,3 +135,10 @@ inline std::vector<common_adapter_lora_info> eagle_saved_adapters(const common_p
     }
     return adapters;
 }
+
+// Gives adapters that are loaded without being applied the scale 0, which the server applies to each request.
+inline void eagle_apply_no_adapter_yet(common_params & params) {
+    for (auto & adapter : params.lora_adapters) {
+        adapter.scale = params.lora_init_without_apply ? 0.0f : adapter.scale;
+    }
+}

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from llama_eagle.serving.api_errors import TOO_LONG, Refusal, require
 from llama_eagle.serving.events import JSON, JSONAnswer
 from llama_eagle.serving.llama_server import slots
+from llama_eagle.serving.llama_server.raw_settings import require_whole
 from llama_eagle.serving.llama_server.served import served
 from llama_eagle.serving.requests.json_body import read_json_body, without_nulls
 from llama_eagle.serving.requests.media import NO_URLS, fetches_urls
@@ -101,6 +102,7 @@ async def _read(request: Request) -> tuple[Front, str, Body]:
     n_vocab = (await served(front)).n_vocab
     for key in TEXTS:
         require_tokens(body.get(key), n_vocab)
+    require_whole("embd_normalize", body.get("embd_normalize"), 32)
     require(fetches_urls() or not _has_address(body), NO_URLS)
     return front, request.scope["path"].removeprefix(front.settings.prefix), body
 

@@ -133,6 +133,7 @@ class Served:
     defaults: Mapping[str, Any]
     chats: ChatSettings
     literals: LiteralTexts | None = None
+    n_adapters: int = 0
 
     def template_for(self, *, has_tools: bool) -> str:
         return self.tool_template if has_tools and self.tool_template else self.template
@@ -165,6 +166,7 @@ async def served(front: Front) -> Served:
 async def _read(front: Front) -> Served:
     properties = await slots.ask_json(front, "GET", "/props")
     listed = await slots.ask_json(front, "GET", "/v1/models")
+    adapters = await slots.ask_json(front, "GET", "/lora-adapters")
     first = await slots.ask_json(front, "POST", "/tokenize", {"content": "", "add_special": True, "with_pieces": True})
     hides_control = front.settings.chats.hides_control
     modalities, name = properties["modalities"], properties["model_alias"]
@@ -190,6 +192,7 @@ async def _read(front: Front) -> Served:
         defaults=properties["default_generation_settings"]["params"],
         chats=front.settings.chats,
         literals=await asyncio.to_thread(_literals, properties["model_path"]) if hides_control else None,
+        n_adapters=len(adapters),
     )
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from llama_eagle.serving.api_errors import Refusal, child_refusal
+from llama_eagle.serving.api_errors import Refusal, as_sent, child_refusal
 from llama_eagle.serving.llama_server.child import Child
 from llama_eagle.serving.llama_server.indentation import Indentation
 from llama_eagle.serving.llama_server.raw_settings import for_child
@@ -145,8 +145,7 @@ class Steps:
 
 def _step(event: dict[str, Any]) -> Step:
     if "error" in event:
-        error = event["error"]
-        raise Refusal(error["code"], error["message"], error=error)
+        raise as_sent(event["error"]["code"], event["error"])
     get = event.get
     timings, progress = get("timings"), get("prompt_progress")
     is_last = event["stop"]

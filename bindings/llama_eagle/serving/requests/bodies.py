@@ -10,6 +10,7 @@ from llama_eagle.serving.api_errors import Refusal, require
 from llama_eagle.serving.requests.chat_request import ChatRequest
 from llama_eagle.serving.requests.fields import text_at, without_billing
 from llama_eagle.serving.requests.json_body import without_nulls
+from llama_eagle.serving.requests.lists import with_lists
 from llama_eagle.serving.requests.media import MediaReader
 from llama_eagle.serving.requests.parameters import (
     read_n,
@@ -200,6 +201,7 @@ def _read_reasoning_format(body: Body) -> str:
 def _read_settings(body: Body, served: Served) -> Body:
     """Return the settings for the child, which names those that are wrong."""
     settings = {key: value for key, value in body.items() if key not in READ}
+    settings = with_lists(settings, served.n_vocab, served.n_adapters)
     settings |= {"stop": read_stops(body), "n_cmpl": read_n(body, served.n_slots)}
     budget = body.get("reasoning_budget_tokens", body.get("thinking_budget_tokens", -1))
     settings["reasoning_budget_tokens"] = served.chats.budget if budget == -1 else budget

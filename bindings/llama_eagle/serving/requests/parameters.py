@@ -1,6 +1,7 @@
 """Checks of a request's parameters that the child would ignore or misread. All raise `Refusal`.
 
-Ranges and types of the settings of an answer (samplers, limits, seeds, ...) are checked by the child.
+Ranges and types of the settings of an answer (samplers, limits, ...) are checked by the child, except those in
+llama_server/raw_settings.py and lists.py.
 """
 
 from __future__ import annotations

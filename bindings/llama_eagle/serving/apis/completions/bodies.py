@@ -8,6 +8,7 @@ from typing import Any
 from llama_eagle.serving.api_errors import require
 from llama_eagle.serving.llama_server.served import Served
 from llama_eagle.serving.requests.json_body import without_nulls
+from llama_eagle.serving.requests.lists import with_lists
 from llama_eagle.serving.requests.parameters import (
     TOKEN,
     read_n,
@@ -73,7 +74,7 @@ def read_completion(given: Body, model: Served) -> CompletionRequest:
 
 def check_raw(given: Body, model: Served) -> Body:
     """Check what the child does not, and return the keys with a value. Raises `Refusal`."""
-    body = without_nulls(given)
+    body = with_lists(without_nulls(given), model.n_vocab, model.n_adapters)
     require("prompt" in body, "'prompt' is required")
     prompts = prompts_of(body["prompt"])
     require_tokens(prompts, model.n_vocab)
