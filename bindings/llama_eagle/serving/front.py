@@ -26,6 +26,7 @@ from llama_eagle.serving.apis import (
     adapters,
     chat,
     completions,
+    health,
     messages,
     models,
     responses,
@@ -72,7 +73,10 @@ def run(served: Checked, about: str) -> int:
         def read_log() -> str:
             return follow_log(process, served.options.verbose, announce, PromptLines(), served.learn)
 
-        apis = (adapters, chat, completions, infill, messages, models, responses, resume, slot_actions, tokens, vectors)
+        apis = (
+            adapters, chat, completions, health, infill, messages, models, responses, resume, slot_actions, tokens,
+            vectors,
+        )  # fmt: skip
         routes = [each for api in apis for each in api.routes(settings.prefix)]
         front = Front(child, settings, [*routes, *ROUTES], model_files(served))
         front.saved = saved = saved_prompts.saved_prompts(served)
