@@ -2,6 +2,7 @@
 // The call sites are tested in tests/e2e.
 
 #include <climits>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>

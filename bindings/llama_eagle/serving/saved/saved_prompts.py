@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 Tokens: TypeAlias = "array[int]"
 MIN_TOKENS = 512  # shorter prompts are evaluated in no time
 MIN_SHARE = 1 / 8  # of a prompt: llama-server starts from a slot that has at least a tenth of it
-HEAD = struct.Struct(
-    "<5I"
-)  # of llama.cpp's files of sequences: magic, version, number of integers; of the tokens: form
+# Of llama.cpp's files of sequences: magic, version, number of integers; then the form of the tokens.
+HEAD = struct.Struct("<5I")
 MAGIC, PLAIN_TOKENS = 0x67677371, (0xFFFFFFFF, 1)
 SUFFIX, SUM, NEW = ".prompt", ".sha256", ".new"
 IDLE_S = 60.0  # seconds after the last request until slots are saved: each file may have gigabytes
