@@ -41,7 +41,7 @@ void require(bool ok, const std::string & what) {
 
 template <typename T>
 void read(std::istream & in, T * data, size_t n) {
-    require((bool) in.read((char *) data, (std::streamsize)(n * sizeof(T))), "the input is too short");
+    require((bool) in.read((char *) data, (std::streamsize) (n * sizeof(T))), "the input is too short");
 }
 
 round_input read_input(const char * path) {
@@ -159,7 +159,7 @@ void write_output(const char * path, const stock_draft & draft) {
     const int32_t header[] = {(int32_t) (draft.rows.size() / width), draft.n_vocab, draft.n_embd};
     std::ofstream out(path, std::ios::binary);
     out.write((const char *) header, sizeof(header));
-    out.write((const char *) draft.rows.data(), (std::streamsize)(draft.rows.size() * sizeof(float)));
+    out.write((const char *) draft.rows.data(), (std::streamsize) (draft.rows.size() * sizeof(float)));
     require((bool) out.flush(), std::string(path) + " cannot be written");
 }
 

@@ -165,14 +165,14 @@ struct example {
 };
 
 example multiply(ggml_type type, int64_t k, int64_t m) {
-    return {
-        std::string("mul_mat ") + ggml_type_name(type) + " " + std::to_string(k) + "x" + std::to_string(m),
-        [=](ggml_backend_t backend, int from, int n, int) {
-            graph g;
-            ggml_tensor * w = g.weights(type, {k, m, 2}, 1);
-            ggml_tensor * x = g.input(GGML_TYPE_F32, {k, n, 4}, part(random_floats(k * TOKENS * 4, 2), k, 4, from, n));
-            return by_token(g.compute(backend, ggml_mul_mat(g.ctx.get(), w, x)), m, 4, n);
-        }};
+    return {std::string("mul_mat ") + ggml_type_name(type) + " " + std::to_string(k) + "x" + std::to_string(m),
+            [=](ggml_backend_t backend, int from, int n, int) {
+                graph g;
+                ggml_tensor * w = g.weights(type, {k, m, 2}, 1);
+                ggml_tensor * x =
+                    g.input(GGML_TYPE_F32, {k, n, 4}, part(random_floats(k * TOKENS * 4, 2), k, 4, from, n));
+                return by_token(g.compute(backend, ggml_mul_mat(g.ctx.get(), w, x)), m, 4, n);
+            }};
 }
 
 // Uses two of eight experts for each token, with one activation row for both, or one each.

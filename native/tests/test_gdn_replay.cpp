@@ -48,7 +48,7 @@ struct result {
 };
 
 // One input for the tokens of all sequences: [width, T] per sequence.
-floats gather(const std::vector<std::vector<token>> & tokens, floats token::*field) {
+floats gather(const std::vector<std::vector<token>> & tokens, floats token::* field) {
     floats out;
     for (const auto & sequence : tokens) {
         for (const token & t : sequence) {

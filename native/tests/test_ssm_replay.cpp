@@ -59,7 +59,7 @@ sequence random_tokens(std::mt19937 & rng, const shape & s, int64_t n) {
     return out;
 }
 
-floats gather(const std::vector<sequence> & tokens, floats token::*field) {
+floats gather(const std::vector<sequence> & tokens, floats token::* field) {
     floats out;
     for (const auto & sequence : tokens) {
         for (const token & t : sequence) {

@@ -42,8 +42,7 @@ inline void eagle_end_with_reason() {
 // run time or not at all, so its function is looked up by name.
 inline const char * eagle_lost_rpc_server() {
     ggml_backend_reg_t reg = ggml_backend_reg_by_name("RPC");
-    auto * any_lost =
-        reg ? (const char * (*) ()) ggml_backend_reg_get_proc_address(reg, "eagle_rpc_any_lost") : nullptr;
+    auto * any_lost = reg ? (const char * (*)()) ggml_backend_reg_get_proc_address(reg, "eagle_rpc_any_lost") : nullptr;
     return any_lost ? any_lost() : nullptr;
 }
 

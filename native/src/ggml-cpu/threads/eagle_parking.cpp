@@ -84,7 +84,9 @@ void park(std::atomic<uint32_t> & word, uint32_t expected) {
 void unpark_all(std::atomic<uint32_t> &) {
     parking_lot & lot = *parking_lot::current();
     // Taking the mutex once waits for a thread that has compared the value but does not wait yet.
-    { const std::lock_guard<std::mutex> lock(lot.mutex); }
+    {
+        const std::lock_guard<std::mutex> lock(lot.mutex);
+    }
     lot.changed.notify_all();
 }
 

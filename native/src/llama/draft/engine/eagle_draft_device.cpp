@@ -113,8 +113,7 @@ int32_t DraftDevice::compute(const DraftGraph & graph, float p_min) {
 // ggml calls the callback on its first thread after each node. That thread has also computed the probabilities, which
 // are single numbers, so it can read them.
 ggml_status DraftDevice::compute(const DraftGraph & graph, EarlyStop & stop) {
-    set_abort_callback_(
-        backend_.get(), [](void * s) { return ((EarlyStop *) s)->is_due(); }, &stop);
+    set_abort_callback_(backend_.get(), [](void * s) { return ((EarlyStop *) s)->is_due(); }, &stop);
     const ggml_status status = ggml_backend_graph_compute(backend_.get(), graph.gf);
     set_abort_callback_(backend_.get(), nullptr, nullptr);
     return status;
