@@ -58,7 +58,7 @@ def test_a_slow_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "_worker", chat_template._Worker())
+    monkeypatch.setattr(chat_template, "_workers", chat_template._Workers())
     monkeypatch.setattr(chat_template, "MAX_CHARACTERS", 1000)
     assert say("{{ 'a' * 1000 }}") == "a" * 1000
     with pytest.raises(InputError, match="writes 1001 characters"):
@@ -77,24 +77,25 @@ def test_ctrl_c_ends_the_rendering_and_the_next_answer_is_the_nexts() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 def test_a_fork_has_a_process_of_its_own() -> None:
     assert say("a") == "a"
-    ours = chat_template._worker._process
+    worker, _ = chat_template._workers._all
+    ours = worker._process
     pid = os.fork()
     if not pid:
-        os._exit(0 if say("b") == "b" and chat_template._worker._process is not ours else 1)
+        os._exit(0 if say("b") == "b" and worker._process is not ours else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert say("c") == "c"
-    assert chat_template._worker._process is ours
+    assert worker._process is ours
 
 
 @pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", "")])
 def test_a_program_without_python_renders_by_itself(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frozen program would start itself again."""
-    worker = chat_template._Worker()
-    monkeypatch.setattr(chat_template, "_worker", worker)
+    workers = chat_template._Workers()
+    monkeypatch.setattr(chat_template, "_workers", workers)
     monkeypatch.setattr(sys, name, value, raising=False)
     chat_template.start_worker()
     assert say("{{ messages[0].content }}") == "abc"
-    assert worker._process is None
+    assert workers._all[0]._process is None
 
 
 def test_what_templates_are_given() -> None:
@@ -132,12 +133,12 @@ def test_by_the_command_and_the_class(tmp_path: Path) -> None:
 
 def test_a_closed_worker_ends_what_it_renders_and_what_waits() -> None:
     endless = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
-    worker, request = chat_template._Worker(), json.dumps({"template": endless, "variables": {}}).encode()
-    with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(worker.request, request) for _ in range(3)]
-        while worker._process is None:
+    workers, request = chat_template._Workers(), json.dumps({"template": endless, "variables": {}}).encode()
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(workers.request, request) for _ in range(4)]
+        while any(worker._process is None for worker in workers._all):
             time.sleep(0.01)
-        worker.close()
+        workers.close()
         errors = [each.result()["error"] for each in waiting]
     assert errors.count("this program ends") == 2
-    assert worker.request(request) == {"error": "this program ends"}
+    assert workers.request(request) == {"error": "this program ends"}

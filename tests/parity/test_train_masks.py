@@ -69,13 +69,7 @@ CHATS: dict[str, list[Message]] = {
 }  # fmt: skip
 # Templates that cannot render some conversations, in this project or anywhere.
 FAIL = {
-    "CohereForAI-c4ai-command-r-plus-tool_use": tuple(kind for kind in CHATS if kind not in ("tools", "all", "twice")),
     "fireworks-ai-llama-3-firefunction-v2": tuple(CHATS),
-    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": ("plain", "system", "reasoning", "inline"),
-    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": ("plain", "system", "reasoning", "inline"),
-    "llama-cpp-deepseek-r1": ("tools", "all", "twice"),
-    "Kimi-K2-Instruct": ("tools", "all", "twice"),
-    "Kimi-K2-Thinking": ("tools", "all", "twice"),
     **{f"meta-llama-Llama-{name}-Instruct": ("twice",) for name in ("3.1-8B", "3.2-3B", "3.3-70B")},
 }
 # Templates with prompts that do not show where an answer begins.

@@ -24,7 +24,7 @@ def test_whole_numbers(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["299", " \t5", "+5", "-0", "a", "5 a", " ", "é", "٣"])
 def test_keys_of_a_bias(key: str) -> None:
-    """What begins as a number is one to the child only if nothing follows it, up to a NUL."""
+    """The child takes a text for a number if nothing but a NUL follows its digits."""
     assert with_lists({"logit_bias": {key: 1}}, N_VOCAB, 0)
 
 

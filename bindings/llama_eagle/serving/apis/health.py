@@ -1,4 +1,4 @@
-"""Whether the server can answer: a supervisor restarts one that cannot."""
+"""The health of the server: a supervisor restarts one that cannot answer."""
 
 from __future__ import annotations
 
