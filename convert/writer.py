@@ -29,9 +29,11 @@ from llama_eagle.errors import ConversionError
 from llama_eagle.files import check_output, temporary_next_to, write_error
 from llama_eagle.gguf.header import SPLIT_ID, ArrayRef, Header, read_header
 from llama_eagle.gguf.validate import check_files
+from llama_eagle.native.processor.threads import default_threads
 
 ALIGNMENT: Final = 32
 _AHEAD: Final = 6  # pieces computed in advance
+MOST_THREADS: Final = 4  # more of them than cores wait for the interpreter: a sixth of the time
 PIECE: Final = 1 << 18  # elements per piece: fits into a core's cache, a multiple of every block size
 
 # A tensor's values: one array, or several whose concatenation along the first axis is the tensor.
@@ -287,8 +289,8 @@ def _write(out: GGUFOutput, path: Path, progress: Progress | None, more: float, 
     shards = out.shards()
     final = _final_names(path, len(shards))
     check_output(path, round(out.n_bytes * (1 + more)))
-    meter = _Meter(out.n_bytes, progress)
-    with temporary_next_to(path, len(shards)) as temporary, ThreadPoolExecutor(4) as pool:
+    meter, n_threads = _Meter(out.n_bytes, progress), min(MOST_THREADS, default_threads())
+    with temporary_next_to(path, len(shards)) as temporary, ThreadPoolExecutor(n_threads) as pool:
         try:
             for number, tensors in enumerate(shards):
                 _write_shard(temporary[number], out.header(number, shards), tensors, pool, meter)
