@@ -163,7 +163,10 @@ def test_nothing_is_lost_cut_anywhere(pieces: list[str], template: str, opened: 
     found = read(reader(template, TOOLS, end), *cut(text, data))
     assert [part for part in found if part[0] == CALL] == [part for part in whole if part[0] == CALL]
     if text.strip() and not any(tag in text for tag in ("think>", "{", XML_ADD)):
-        assert "".join(part[1] for part in found).split() == text.split()
+        shown = "".join(part[1] for part in found)
+        assert "".join(shown.split()) == "".join(text.split())
+        # White space between thoughts and what follows them belongs to neither.
+        assert len({part[0] for part in found}) > 1 or shown.split() == text.split()
 
 
 @settings(deadline=None, max_examples=30)
