@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from llama_eagle import console
-from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.errors import EagleError
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.ids import new_id
 from llama_eagle.serving.llama_server import slots
@@ -21,7 +21,7 @@ from llama_eagle.serving.pieces import CallPiece, End, Piece
 from llama_eagle.serving.requests.bodies import read_chat
 from llama_eagle.serving.requests.chat_request import ChatRequest
 from llama_eagle.serving.requests.named_templates import apply_named
-from llama_eagle.sessions.chat import Reply, calls_grammar, schema_grammar
+from llama_eagle.sessions.chat import Reply, schema_grammar
 from llama_eagle.sessions.chats.abilities import shows_tools
 from llama_eagle.sessions.chats.calls import is_json
 from llama_eagle.sessions.chats.messages import render_chat, text_of
@@ -101,7 +101,7 @@ def _chat(model: Served, request: ChatRequest) -> Chat:
         "streams_calls": True,
     }  # fmt: skip
     replies = [Reply(**given) for _ in range(request.settings["n_cmpl"])]
-    for name in (*replies[0].unenforced, *_unenforced(json.dumps([tool["function"] for tool in given["tools"]]))):
+    for name in replies[0].unenforced:
         _warn_once(f"schema: the grammar does not enforce {name}.")
     if request.tools and not shows_tools(template):
         _warn_once("tools: the model does not see them, because its chat template has no place for them.")
@@ -155,15 +155,6 @@ def _has_thoughts(template: str) -> bool:
     """Return True if the parser knows the thoughts of the template's answers."""
     reply = Reply(template=template, bos="", eos="", messages=[{"role": "user", "content": "Question"}], tools=[])
     return "reasoning_budget_start_tag" in reply.settings
-
-
-@lru_cache(maxsize=32)
-def _unenforced(functions: str) -> list[str]:
-    """Return what the grammar of calls does not enforce, once for each list of functions, in JSON."""
-    try:
-        return calls_grammar(json.loads(functions))[1] if functions != "[]" else []
-    except UsageError:  # the reply has refused or opened it
-        return []
 
 
 @lru_cache(maxsize=1000)
