@@ -31,7 +31,7 @@ def test_the_end_of_an_answer(text: str, kept: str) -> None:
 
 
 def test_streams_of_several_choices() -> None:
-    """In pieces of any size, of which those behind the end are left out but for the last."""
+    """In pieces of any size. Those behind the end are left out, except the last."""
     rng = random.Random(3)
     for _ in range(200):
         cutter, left = Indentation(2), [rng.choice([*TEXTS]) for _ in range(2)]
