@@ -26,7 +26,7 @@ def routes(prefix: str = "") -> list[BaseRoute]:
 
 
 async def scale(request: Request) -> PassedOn:
-    """Pass scales on, of which the child would ignore invalid ones."""
+    """Pass scales on. The child would ignore invalid ones."""
     front: Front = request.app
     given = read_json(await request.body())
     require_adapters(given, (await served(front)).n_adapters)

@@ -197,6 +197,6 @@ async def _read(front: Front) -> Served:
 
 
 def _literals(path: str) -> LiteralTexts:
-    """Return the tokenizer of a model, of which the vocabulary alone is loaded."""
+    """Return the tokenizer of a model. Only the vocabulary is loaded."""
     vocabulary = Model(path, LoadOptions(vocab_only=True))
     return LiteralTexts(Tokenizer(vocabulary), control_tokens(vocabulary.vocab), LITERAL_MARK)

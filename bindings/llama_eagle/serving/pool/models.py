@@ -155,7 +155,7 @@ class ModelPool:
     async def _load(self, model: Offered) -> Server:
         needed = await asyncio.to_thread(self._memory_of, model)
         if needed > self._max_bytes:
-            sizes = f"{needed / GIB:.1f} GiB, of which --max-memory allows {self._max_bytes / GIB:.1f}"
+            sizes = f"{needed / GIB:.1f} GiB, and --max-memory allows {self._max_bytes / GIB:.1f}"
             raise Refusal(FAILED, f"the model '{model.name}' needs {sizes}: use a smaller -c, or allow more")
         self._running.pop(model.name, None)  # one that has ended
         await self._make_room(needed)

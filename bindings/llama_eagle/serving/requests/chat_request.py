@@ -19,8 +19,8 @@ class ChatRequest:
     reasoning_format: as in llama-server's API. continued: what of the last message, an answer, the model continues:
     "content", "reasoning_content" or "" (nothing). echoes: the answer begins with what is continued. settings: the keys
     of the child's raw `/completion` that the request sets: `stop`, a list, `n_predict` and its aliases, `n_cmpl`,
-    `n_probs`, `reasoning_budget_tokens`, samplers and others. n_alternatives: log-probabilities of each token, of which
-    the child computes at least one. model: as the request names it. has_stream: events instead of one answer.
+    `n_probs`, `reasoning_budget_tokens`, samplers and others. n_alternatives: log-probabilities of each token; the
+    child computes at least one. model: as the request names it. has_stream: events instead of one answer.
     has_usage: the stream ends with the usage. has_functions: calls have OpenAI's older form.
     """
 
