@@ -17,13 +17,16 @@ class Access:
 
     is_for_this_machine: pages of other sites are refused as long as there is no key. origins: of pages that may read
     answers, in the form of llama-server's --cors-origins: "localhost" for all of this machine, or one, or *.
-    has_credentials: browsers may send keys and cookies, for which * is not enough.
+    has_credentials: browsers may send keys and cookies, for which * is not enough. methods, allowed_headers: of the
+    requests that these pages may send; browsers do not count Authorization among all headers.
     """
 
     keys: tuple[str, ...] = ()
     is_for_this_machine: bool = True
     origins: str = "localhost"
     has_credentials: bool = True
+    methods: str = "GET, POST, DELETE, OPTIONS"
+    allowed_headers: str = "*, Authorization"
 
     def has_key(self, headers: Mapping[bytes, bytes]) -> bool:
         """Return True if a request needs no key or has one.
@@ -56,6 +59,14 @@ class Access:
         if not origin or not is_local_name(origin.decode("latin-1")):
             return []
         return [(b"access-control-allow-origin", origin)]
+
+    def preflight(self) -> list[tuple[bytes, bytes]]:
+        """Return what a browser asks before a page's request, next to the allowed origin. It sends no key then."""
+        return [
+            (b"access-control-allow-credentials", b"true" if self.has_credentials else b"false"),
+            (b"access-control-allow-methods", self.methods.encode()),
+            (b"access-control-allow-headers", self.allowed_headers.encode()),
+        ]
 
 
 def is_key(keys: Iterable[str], given: bytes) -> bool:

@@ -73,8 +73,12 @@ class Front:
             await send(message)
 
         try:
-            if self._check(scope, headers):
-                await self._answer(scope, receive, self._with_headers(scope, headers, send_noted))
+            is_ours, with_headers = self._check(scope, headers), self._with_headers(scope, headers, send_noted)
+            if scope["method"] == "OPTIONS":
+                await _send_head(200, [*self.settings.access.preflight(), (b"content-length", b"0")], with_headers)
+                await with_headers(_END)
+            elif is_ours:
+                await self._answer(scope, receive, with_headers)
             else:
                 await self._forward(scope, receive, send_noted)
         except Gone:
@@ -88,8 +92,7 @@ class Front:
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return True if the path is ours. Raises `Refusal` for a request that is not read.
 
-        The child refuses those without a key itself, because it knows which of its paths are public. It also answers
-        what browsers ask beforehand.
+        The child refuses those without a key itself, because it knows which of its paths are public.
         """
         if len(scope["headers"]) > MAX_HEADERS or any(len(a) + len(b) > MAX_HEADER for a, b in scope["headers"]):
             raise Refusal(400)
@@ -128,7 +131,7 @@ class Front:
         body = refusal.body(scope["path"].removeprefix(self.settings.prefix), headers, self.settings.n_trained)
         given = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
         send = self._with_headers(scope, headers, send)
-        await send({"type": "http.response.start", "status": refusal.status, "headers": given})
+        await _send_head(refusal.status, given, send)
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,24 +148,22 @@ class Front:
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the request to the child, and its answer to the client, as it arrives."""
-        headers = dict(scope["headers"])
-        body = await read_body(receive, headers, self.settings.max_body)
+        body = await read_body(receive, dict(scope["headers"]), self.settings.max_body)
+        passed_on = asyncio.ensure_future(self._request_child(scope, body, send))
+        with _stopped_when_gone(receive, passed_on.cancel) as watch:
+            await _unless_gone(passed_on, watch)
+
+    async def _request_child(self, scope: Scope, body: bytes, send: Send) -> None:
         kept = [(name, value) for name, value in scope["headers"] if name not in NOT_FOR_THE_CHILD]
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
-        has_key = self.settings.access.has_key(headers)
+        has_key = self.settings.access.has_key(dict(scope["headers"]))
         async with self.child_for(scope, body) as child:
-            requested = asyncio.ensure_future(child.request(scope["method"], target, kept, body, with_key=has_key))
-
-            def stop() -> None:
-                if not requested.cancel():
-                    _close(requested)
-
+            answer = await child.request(scope["method"], target, kept, body, with_key=has_key)
             try:
-                with _stopped_when_gone(receive, stop) as watch:
-                    await _pass_on(scope, await _unless_gone(requested, watch), send)
+                await _pass_on(scope, answer, send)
             finally:
-                _close(requested)
+                answer.close()
 
     @contextlib.asynccontextmanager
     async def child_for(self, _scope: Scope, _body: bytes) -> AsyncIterator[Child]:
@@ -196,9 +197,8 @@ async def _unless_gone(awaited: asyncio.Future[Result], watch: asyncio.Future[No
         raise
 
 
-def _close(requested: asyncio.Future[Answer]) -> None:
-    if requested.done() and not requested.cancelled() and requested.exception() is None:
-        requested.result().close()
+async def _send_head(status: int, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
 def _kept_open(scope: Scope) -> list[tuple[bytes, bytes]]:
@@ -211,7 +211,7 @@ async def _pass_on(scope: Scope, answer: Answer, send: Send) -> None:
     if answer.status >= 400 and (kind.startswith(b"application/json") or answer.header(b"content-length") == b"0"):
         raise await _refused(scope, answer)
     headers = [*(pair for pair in answer.headers if pair[0] not in OF_A_CONNECTION), *_kept_open(scope)]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await _send_head(answer.status, headers, send)
     while part := await answer.part():
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send(_END)

@@ -64,7 +64,14 @@ def for_arguments(settings: FrontSettings, extra: Sequence[str]) -> FrontSetting
     origins = last_value(extra, "--cors-origins", settings.access.origins)
     credentials = [name for name in map(normalized, extra) if name in CREDENTIALS]
     keys = (*settings.access.keys, *_keys(extra))
-    access = replace(settings.access, keys=keys, origins=origins, has_credentials=credentials[-1:] != CREDENTIALS[1:])
+    access = replace(
+        settings.access,
+        keys=keys,
+        origins=origins,
+        has_credentials=credentials[-1:] != CREDENTIALS[1:],
+        methods=last_value(extra, "--cors-methods", settings.access.methods),
+        allowed_headers=last_value(extra, "--cors-headers", settings.access.allowed_headers),
+    )
     spm_infill = any(normalized(argument) == "--spm-infill" for argument in extra)
     prefix = last_value(extra, "--api-prefix", settings.prefix)
     has_vectors = not EMBEDDING.isdisjoint(map(normalized, extra))

@@ -52,6 +52,7 @@ _AS_ARGUMENTS = {  # environment variables of llama-server whose arguments are c
     "LLAMA_ARG_CHAT_TEMPLATE": "--chat-template",
     "LLAMA_ARG_CHAT_TEMPLATE_FILE": "--chat-template-file",
     "LLAMA_ARG_CORS_HEADERS": "--cors-headers",
+    "LLAMA_ARG_CORS_METHODS": "--cors-methods",
     "LLAMA_ARG_CORS_ORIGINS": "--cors-origins",
     "LLAMA_ARG_POOLING": "--pooling",
     "LLAMA_ARG_STATIC_PATH": "--path",

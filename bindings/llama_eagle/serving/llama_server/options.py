@@ -262,7 +262,6 @@ def server_args(served: Checked) -> list[str]:
         "--flash-attn": context.flash_attn, "--cache-type-k": context.type_k, "--cache-type-v": context.type_v,
         "--n-gpu-layers": _layers(options.load.n_gpu_layers),
         "--fit": "off", "--cors-origins": "localhost", "--cache-ram": 1024,
-        "--cors-headers": "*, Authorization",  # browsers do not count Authorization among all headers
         "--log-verbosity": 4 if options.verbose else 3, "--log-colors": "off",
         "--alias": options.alias or served.target.path.stem,
     }  # fmt: skip
