@@ -30,6 +30,7 @@ class Played:
         return not self.is_alive
 
     def end(self) -> None:
+        assert not self.n_users
         self.is_alive = False
         self._log.append(f"-{self.name}")
 
@@ -64,7 +65,7 @@ def test_the_least_recently_used_ends() -> None:
 
 
 def test_a_server_that_answers_does_not_end() -> None:
-    """The next model waits for it, requests to running ones do not."""
+    """The next model waits for it, and new requests for its own model wait for that, but not those for others."""
     log: list[str] = []
 
     async def check() -> None:
@@ -72,14 +73,39 @@ def test_a_server_that_answers_does_not_end() -> None:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(pool.use(pool.named("a")))
             await stack.enter_async_context(pool.use(pool.named("b")))
-            waiting = asyncio.ensure_future(used(pool, "c"))
-            assert await used(pool, "b", "a") == ["b", "a"]
+            waiting = [asyncio.ensure_future(used(pool, "c"))]
             await asyncio.sleep(0.05)
-            assert log == ["+a", "+b"] and not waiting.done()
-        assert await asyncio.wait_for(waiting, 20) == ["c"]
+            waiting.append(asyncio.ensure_future(used(pool, "a")))
+            assert await used(pool, "b") == ["b"]
+            await asyncio.sleep(0.05)
+            assert log == ["+a", "+b"] and not any(each.done() for each in waiting)
+            assert [model.name for model in pool.running()] == ["a", "b"]
+        assert await asyncio.wait_for(asyncio.gather(*waiting), 20) == [["c"], ["a"]]
 
     asyncio.run(check())
-    assert log[2:] == ["-b", "+c"]
+    assert log[2:] == ["-a", "+c", "-b", "+a"]
+
+
+def test_a_client_that_goes_gives_up_its_turn() -> None:
+    """A load that has begun ends, so that the next request finds the model."""
+    log: list[str] = []
+
+    async def check() -> None:
+        pool = pool_of(log, "a", "b", "c")
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(pool.use(pool.named("a")))
+            await stack.enter_async_context(pool.use(pool.named("b")))
+            first, second = (asyncio.ensure_future(used(pool, name)) for name in ("c", "broken"))
+            await asyncio.sleep(0.05)
+            second.cancel()
+            first.cancel()
+            await asyncio.wait([first, second])
+        assert await used(pool, "c") == ["c"]
+        await pool.unload(pool.named("c"))
+        await pool.unload(pool.named("c"))
+
+    asyncio.run(check())
+    assert log == ["+a", "+b", "-a", "+c", "-c"]
 
 
 def test_a_server_that_has_ended_starts_again() -> None:

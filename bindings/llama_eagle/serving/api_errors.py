@@ -110,7 +110,7 @@ def as_refusal(error: Exception) -> Refusal:
         return Refusal(400, "the body is nested too deeply")
     if isinstance(error, ConnectionError):
         return Refusal(503, "llama-server has ended: the log of this server says why")
-    console.warn(f"a request failed: {type(error).__name__}: {error}.")
+    console.warn(f"a request failed: {type(error).__name__}: {str(error).rstrip('.')}.")
     return Refusal(500, "this server failed to answer: its log says why")
 
 

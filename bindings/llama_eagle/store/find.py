@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llama_eagle import console
 from llama_eagle.errors import EagleError, InputError, UsageError
@@ -13,6 +14,9 @@ from llama_eagle.gguf import names
 from llama_eagle.hub import cached_sizes, download_files, file_sizes, revision_of
 from llama_eagle.store.kept import CONVERT_TO, Entry, kept_target
 from llama_eagle.store.make import converted, fetch_draft, is_newer
+
+if TYPE_CHECKING:
+    from llama_eagle.gguf.header import Header
 
 _ID = re.compile(r"(\w[\w.-]*/\w[\w.-]*)((?:/\w[\w.-]*)*)(?::([\w./-]+))?")
 _TYPED = re.compile(r"(.+):([\w.-]+)")
@@ -167,10 +171,19 @@ def _is_checkpoint_folder(folder: Path) -> bool:
 def is_model(path: Path) -> bool:
     """Return True for a complete model, not a draft, an importance matrix, an adapter or a file of another program."""
     from llama_eagle.gguf.header import read_header
+
+    try:
+        return is_target(read_header(path))
+    except EagleError:
+        return False
+
+
+def is_target(header: Header) -> bool:
+    """Return True for the header of a model that generates text by itself."""
     from llama_eagle.gguf.pairing import require_target
 
     try:
-        require_target(read_header(path))
+        require_target(header)
     except EagleError:
         return False
     return True

@@ -188,8 +188,6 @@ def serve(
         options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))
     require_free(options.host, options.port)
     if pool.models is not None:
-        if options.cache_disk:
-            raise UsageError("--cache-disk does not go together with --models. Leave out one of them.")
         from llama_eagle.serving.pool.front import offered, run_pool
 
         limit = None if pool.max_memory is None else int(pool.max_memory * 2**30)

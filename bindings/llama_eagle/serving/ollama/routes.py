@@ -26,6 +26,10 @@ from llama_eagle.serving.ollama.replies import Reply
 from llama_eagle.serving.pieces import End, Piece
 
 VERSION = "0.12.0"  # of the API: clients compare it with versions that gained a feature
+CHAT, GENERATE = "/api/chat", "/api/generate"
+SAY: dict[str, Callable[..., Body]] = {CHAT: replies.chat_line, GENERATE: replies.generate_line}
+WORK = ("messages", "prompt", "images")  # fields of requests that do more than load or unload a model
+NOT_KEPT = (0, "0", "0s", "0m")  # values of keep_alive
 Endpoint = Callable[[Request], Awaitable[Response | PieceStream]]
 
 
@@ -81,11 +85,15 @@ def _piece(step: Step) -> Piece:
     return Piece(content=step.text, logprobs=step.probabilities, n_prompt=step.n_prompt, end=end)
 
 
-def _loaded(given: Body, name: str, say: Callable[..., Body]) -> Response:
-    """Answer a request that only loads the model or unloads it: it is loaded as long as this server runs."""
-    reason = "unload" if given.get("keep_alive") in (0, "0", "0s") else "load"
-    line = {"model": name, "created_at": replies.now(), **say(), **replies.ended(reason, time.monotonic())}
-    return _one_line(given, line)
+def is_unload(path: str, given: Body) -> bool:
+    """Return True for a request that only unloads the model."""
+    return path in SAY and given.get("keep_alive") in NOT_KEPT and not any(given.get(key) for key in WORK)
+
+
+def loaded(path: str, given: Body, name: str) -> Response:
+    """Answer a request that only loads the model or unloads it. A single one is loaded as long as this server runs."""
+    end = replies.ended("unload" if is_unload(path, given) else "load", time.monotonic())
+    return _one_line(given, {"model": name, "created_at": replies.now(), **SAY[path](), **end})
 
 
 def _one_line(given: Body, line: Body) -> Response:
@@ -101,7 +109,7 @@ async def chat(request: Request) -> Response | PieceStream:
     given = await _body(request)
     name = await _name(request, given)
     if not given.get("messages"):
-        return _loaded(given, name, replies.chat_line)
+        return loaded(CHAT, given, name)
     return await _chat(request, bodies.chat(given), Reply(name, replies.chat_line), is_stream=_is_stream(given))
 
 
@@ -114,7 +122,7 @@ async def generate(request: Request) -> Response | PieceStream:
     given = await _body(request)
     name = await _name(request, given)
     if not given.get("prompt") and not given.get("images"):
-        return _loaded(given, name, replies.generate_line)
+        return loaded(GENERATE, given, name)
     reply, is_stream = Reply(name, replies.generate_line), _is_stream(given)
     if not given.get("raw") and not given.get("suffix"):
         return await _chat(request, bodies.generated_chat(given), reply, is_stream=is_stream)

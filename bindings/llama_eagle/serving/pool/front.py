@@ -8,20 +8,23 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Scope
+from starlette.types import Message, Scope, Send
 
 from llama_eagle import console
-from llama_eagle.errors import UsageError
+from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.gguf import names
-from llama_eagle.gguf.header import read_model
+from llama_eagle.gguf.describe import file_type
+from llama_eagle.gguf.header import read_header, read_model
 from llama_eagle.gguf.size import Slots, available_bytes, kv_bytes
-from llama_eagle.native.programs import ending_signals
+from llama_eagle.native.programs import PATIENCE, ending_signals
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.models import PATH, described, one_of
 from llama_eagle.serving.front import listener_on, serve_until, url_of
@@ -31,12 +34,13 @@ from llama_eagle.serving.llama_server.options import Checked, ServerOptions
 from llama_eagle.serving.llama_server.process import INTERRUPTED
 from llama_eagle.serving.ollama.bodies import model_name, read_body
 from llama_eagle.serving.ollama.models import NEVER, listed, shown
-from llama_eagle.serving.ollama.routes import family_of, version
-from llama_eagle.serving.pool.models import GIB, ModelPool, Offered, Server
-from llama_eagle.serving.requests.json_body import read_json_body
+from llama_eagle.serving.ollama.routes import is_unload, loaded, version
+from llama_eagle.serving.pool.models import GIB, ModelPool, Offered, Server, not_loaded
+from llama_eagle.serving.requests.json_body import read_json_body, without_nulls
+from llama_eagle.serving.saved.saved_prompts import END_S
 from llama_eagle.serving.settings import FrontSettings, settings_of
 from llama_eagle.sessions.options import CACHE_TYPES
-from llama_eagle.store.find import is_model
+from llama_eagle.store.find import is_target
 from llama_eagle.store.models import models as on_the_disk
 
 ALL = "all"  # instead of a folder: the models that `llama-eagle list` shows
@@ -63,7 +67,12 @@ def _in_folder(folder: Path) -> list[Offered]:
     found = []
     for first in names.first_files(sizes):
         file = folder / first.path
-        if is_model(file):
+        try:
+            header = read_header(file)
+        except InputError as error:
+            console.warn(f"not served: {error}")
+            continue
+        if is_target(header):
             n_bytes = sum(sizes.get(part, 0) for part in names.all_parts(first))
             found.append(Offered(file.stem, file, n_bytes, int(file.stat().st_mtime)))
     return found
@@ -99,10 +108,20 @@ class PoolFront(Front):
         """Yield the server of the model that a body names, else of the one that was used last."""
         if not self.settings.access.has_key(dict(scope["headers"])):
             raise Refusal(401, "Invalid API Key")
-        given = read_json_body(body) if body.lstrip()[:1] == b"{" else {}
-        name = given.get("model") or given.get("name") or ""
-        async with self._pool.use(self._pool.named(name if isinstance(name, str) else "")) as child:
+        async with self._pool.use(self._named(_object(body))) as child:
             yield child
+
+    async def _request_child(self, scope: Scope, body: bytes, send: Send) -> None:
+        given = without_nulls(_object(body))
+        if not is_unload(scope["path"], given) or not self.settings.access.has_key(dict(scope["headers"])):
+            return await super()._request_child(scope, body, send)
+        model = self._named(given)
+        await self._pool.unload(model)
+        await loaded(scope["path"], given, model_name(given))(scope, _nothing, send)
+
+    def _named(self, body: Mapping[str, Any]) -> Offered:
+        name = body.get("model") or body.get("name") or ""
+        return self._pool.named(name if isinstance(name, str) else "")
 
     async def _health(self, _request: Request) -> Response:
         return JSONResponse(IS_READY)
@@ -118,35 +137,62 @@ class PoolFront(Front):
         return JSONResponse(self._described())
 
     async def _one(self, request: Request) -> Response:
-        return JSONResponse(one_of(self._described(), request.path_params["id"]))
+        name = request.path_params["id"]
+        return JSONResponse(one_of(self._described(), self._pool.named(name).name if name else name))
 
     async def _tags(self, _request: Request) -> Response:
-        return JSONResponse({"models": [_listed(model) for model in self._pool.models]})
+        return JSONResponse({"models": await asyncio.to_thread(_all_listed, self._pool.models)})
 
     async def _loaded(self, _request: Request) -> Response:
-        loaded = [{**_listed(model), "size_vram": 0, "expires_at": NEVER} for model in self._pool.running()]
-        return JSONResponse({"models": loaded})
+        entries = await asyncio.to_thread(_all_listed, self._pool.running())
+        return JSONResponse({"models": [{**entry, "size_vram": 0, "expires_at": NEVER} for entry in entries]})
 
     async def _show(self, request: Request) -> Response:
         """Describe a model by its file: some clients ask about each model of the list."""
-        return JSONResponse(_shown(self._pool.named(model_name(read_body(await request.body())))))
+        model = self._pool.named(model_name(read_body(await request.body())))
+        try:
+            return JSONResponse(await asyncio.to_thread(_shown, model))
+        except EagleError as error:
+            raise not_loaded(model.name, error) from None
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    return read_json_body(body) if body.lstrip()[:1] == b"{" else {}
+
+
+async def _nothing() -> Message:
+    return await asyncio.get_running_loop().create_future()
 
 
 def _shown(model: Offered) -> dict[str, object]:
-    header, files = read_model(model.file)
-    meta = {
-        "n_params": sum(tensor.n_elements for file in files for tensor in file.tensors.values()),
-        "n_ctx_train": header.arch_key("context_length", 0),
-        "n_embd": header.arch_key("embedding_length", 0),
-    }
+    family, meta, template = _about(model)
     entry = {"id": model.name, "meta": meta, "created": model.changed}
-    properties = {"chat_template": header.keys.get("tokenizer.chat_template")}
-    return shown(entry, properties, header.architecture, has_vectors=False)
+    return shown(entry, {"chat_template": template}, family, has_vectors=False)
+
+
+def _all_listed(models: Iterable[Offered]) -> list[dict[str, object]]:
+    return [_listed(model) for model in models]
 
 
 def _listed(model: Offered) -> dict[str, object]:
-    path = str(model.file)
-    return listed({"id": model.name, "meta": {"size": model.n_bytes}}, path, family_of(path))
+    family, meta = "", {"size": model.n_bytes}
+    with contextlib.suppress(EagleError):  # a file that was damaged since the start
+        family, meta, _ = _about(model)
+    return listed({"id": model.name, "meta": meta}, str(model.file), family)
+
+
+@cache
+def _about(model: Offered) -> tuple[str, dict[str, Any], object]:
+    """Return a model's architecture, its sizes, and its chat template. Raises `InputError`."""
+    header, files = read_model(model.file)
+    meta = {
+        "size": model.n_bytes,
+        "n_params": sum(tensor.n_elements for file in files for tensor in file.tensors.values()),
+        "n_ctx_train": header.arch_key("context_length", 0),
+        "n_embd": header.arch_key("embedding_length", 0),
+        "ftype": file_type(files),
+    }
+    return header.architecture, meta, header.keys.get("tokenizer.chat_template")
 
 
 def run_pool(options: ServerOptions, models: Sequence[Offered], max_bytes: int | None, arguments: Sequence[str]) -> int:
@@ -155,14 +201,7 @@ def run_pool(options: ServerOptions, models: Sequence[Offered], max_bytes: int |
     arguments: of `serve`, for the server of each model.
     """
     limit = max_bytes or available_bytes() or sys.maxsize
-    ended, status = threading.Event(), [0]
-
-    def end(number: int, _frame: object) -> None:
-        status[0] = INTERRUPTED if number == signal.SIGINT else 0
-        ended.set()
-
-    for number in (signal.SIGINT, *ending_signals()):
-        signal.signal(number, end)
+    patience = 2 * PATIENCE + (END_S if options.cache_disk else 0)  # a server ends a program of its own
     settings = settings_of(options)
     with (
         tempfile.TemporaryDirectory(prefix="llama-eagle-", ignore_cleanup_errors=True) as folder,
@@ -170,16 +209,26 @@ def run_pool(options: ServerOptions, models: Sequence[Offered], max_bytes: int |
     ):
 
         def start(model: Offered, needed: int) -> Server:
-            return Server(model, needed, Path(folder), arguments)
+            return Server(model, needed, Path(folder), arguments, patience)
 
         pool = ModelPool(models, start, lambda model: memory_of(model, options), limit)
+        ended, status = threading.Event(), [0]
+
+        def end(number: int, _frame: object) -> None:
+            if ended.is_set():
+                return pool.hurry()
+            status[0] = INTERRUPTED if number == signal.SIGINT else 0
+            ended.set()
+
+        for number in (signal.SIGINT, *ending_signals()):
+            signal.signal(number, end)
 
         def wait() -> str:
             ended.wait()
             pool.close()  # here, because the front ends when no thread waits for a model any more
             return ""
 
-        console.log(f"serving {len(models)} models within {limit / GIB:.0f} GiB")
+        console.log(f"serving {len(models)} models within {limit / GIB:.1f} GiB")
         console.data(f"listening on {url_of(settings.host, listener)}")
         sys.stdout.flush()
         asyncio.run(serve_until(PoolFront(pool, settings), listener, wait))
