@@ -1,14 +1,19 @@
-"""Acceptance is tested as text is: a draft that is a copy of its target is accepted whole, whatever came before."""
+"""Acceptance is tested as text is: a draft that is always right is accepted whole, whatever came before.
+
+Copies of a target are such drafts, and so are heads that repeat what the target repeats (tests/fixtures/echo.py).
+"""
 
 from __future__ import annotations
 
 import random
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures import echo
 from fixtures.serving import Served, serve
 from fixtures.tiny_gguf import Variant, write_sliding_window_target, write_target
 
@@ -16,18 +21,28 @@ pytestmark = pytest.mark.native
 
 N_DRAFT = 3
 WINDOW = 16
-TARGETS = {
+COPIES = {
     "recurrent": lambda path: write_target(path, Variant(sharpness=8.0, mix=0.8)),
     "window": lambda path: write_sliding_window_target(path, window=WINDOW, head=8.0),
 }
+Pair = tuple[Path, "Path | str"]
 
 
-@pytest.fixture(scope="module", params=TARGETS)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A target and its copy."""
-    folder = tmp_path_factory.mktemp(request.param)
-    target = TARGETS[request.param](folder / "target.gguf")
-    return target, Path(shutil.copyfile(target, folder / "copy.gguf"))
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    """A target and its draft, by kind."""
+    folder = tmp_path_factory.mktemp("pairs")
+    found = {kind: echo.write_pair(folder / kind, kind) for kind in echo.DRAFTS}
+    for kind, write in COPIES.items():
+        (folder / kind).mkdir()
+        target = write(folder / kind / "target.gguf")
+        found[kind] = target, Path(shutil.copyfile(target, folder / kind / "copy.gguf"))
+    return found
+
+
+@pytest.fixture(params=[*COPIES, *echo.DRAFTS])
+def pair(request: pytest.FixtureRequest, pairs: dict[str, Pair]) -> Pair:
+    return pairs[request.param]
 
 
 def words(seed: int, n: int) -> list[int]:
@@ -45,10 +60,14 @@ def ask(server: Served, prompt: list[int], n: int = 24, **options: Any) -> list[
     return whole(server.complete(prompt, n, temperature=0, ignore_eos=True, **options))
 
 
+def arguments(pair: Pair, *options: object, n_ctx: int = 512, parallel: int = 1) -> list[object]:
+    drafts = ("-m", pair[0], "-d", pair[1], "--n-draft", N_DRAFT, "--no-lookup")
+    return [*drafts, "-c", n_ctx * parallel, "-t", 1, "--parallel", parallel, *options]
+
+
 @pytest.fixture
-def server(pair: tuple[Path, Path], tmp_path: Path) -> Iterator[Served]:
-    options = ("-c", 512, "-t", 1, "--parallel", 1, "--", "--slot-save-path", tmp_path)
-    with serve("-m", pair[0], "-d", pair[1], "--n-draft", N_DRAFT, "--no-lookup", *options) as running:
+def server(pair: Pair, tmp_path: Path) -> Iterator[Served]:
+    with serve(*arguments(pair, "--", "--slot-save-path", tmp_path)) as running:
         yield running
 
 
@@ -72,29 +91,61 @@ def test_slots_that_were_saved(server: Served) -> None:
         ask(server, text[:kept] + words(3, 4))
 
 
-def test_a_part_of_the_head(pair: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("kind", ["window", "eagle3", "mtp"])
+def test_prompts_that_survive_a_restart(kind: str, pairs: dict[str, Pair], tmp_path: Path) -> None:
+    given, here = arguments(pairs[kind], "--cache-disk", "1G", n_ctx=1024), {"LLAMA_EAGLE_CACHE": str(tmp_path)}
+    text = words(1, 600)
+    with serve(*given, **here) as server:
+        text += ask(server, text)
+    with serve(*given, **here) as server:
+        answer = server.complete(text + words(3, 4), 24, temperature=0, ignore_eos=True)
+        assert whole(answer) and answer["timings"]["prompt_n"] < 60
+        ask(server, text[:570] + words(3, 4))
+
+
+def test_several_clients_some_of_which_leave(pair: Pair) -> None:
+    """Prompts that take several batches, turns, and streams that end early, in two slots at once."""
+
+    def talk(seed: int) -> None:
+        text = words(seed, 70)
+        for turn in range(3):
+            server.hang_up(text, 24, after=300 * turn)
+            text = text + ask(server, text) + words(turn, 9)
+
+    with serve(*arguments(pair, "-ub", 24, parallel=2)) as server, ThreadPoolExecutor(3) as clients:
+        list(clients.map(talk, range(3)))
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash", "small"])
+def test_a_context_that_shifts(kind: str, pairs: dict[str, Pair]) -> None:
+    with serve(*arguments(pairs[kind], "--", "--context-shift")) as server:
+        ask(server, words(1, 300), 400)
+        ask(server, words(1, 300), 400)
+
+
+@pytest.mark.parametrize("kind", COPIES)
+def test_a_part_of_the_head(kind: str, pairs: dict[str, Pair]) -> None:
     """It proposes tokens of its rows alone, so some are refused; the text is the same."""
     found = []
     for n_rows in ("all", "64"):
-        drafts = ("-d", pair[1], "--n-draft", N_DRAFT, "--no-lookup", "--draft-vocab", n_rows)
-        with serve("-m", pair[0], *drafts, "-c", 512, "-t", 1, "--parallel", 1) as server:
+        with serve(*arguments(pairs[kind], "--draft-vocab", n_rows)) as server:
             found.append(server.complete(words(1, 60), 48, temperature=0, ignore_eos=True))
     assert found[0]["tokens"] == found[1]["tokens"] == whole(found[0])
     assert found[1]["timings"]["draft_n_accepted"] < found[1]["timings"]["draft_n"]
 
 
 @pytest.fixture
-def llm(pair: tuple[Path, Path]) -> Iterator[Any]:
+def llm(pair: Pair) -> Iterator[Any]:
     from llama_eagle import EagleLlama
 
-    options = {"n_ctx": 1024, "draft_n_ctx": 512, "n_draft": N_DRAFT, "lookup": False, "n_threads": 1}
-    model = EagleLlama(str(pair[0]), draft_path=pair[1], verbose=False, **options)
+    options = {"n_ctx": 1024, "draft_n_ctx": 512, "n_draft": N_DRAFT, "lookup": False, "n_threads": 1, "n_batch": 48}
+    model = EagleLlama(str(pair[0]), draft=str(pair[1]), verbose=False, **options)
     yield model
     model.close()
 
 
 def complete(llm: Any, prompt: list[int], n: int = 24) -> list[int]:
-    text = llm.create_completion(prompt, max_tokens=n, temperature=0, logit_bias={256: -100.0})["choices"][0]["text"]
+    text = llm.create_completion(prompt, max_tokens=n, temperature=0)["choices"][0]["text"]
     assert llm.speculative_stats.n_accepted == llm.speculative_stats.n_drafted > 0
     return list(text.encode())
 
@@ -117,3 +168,21 @@ def test_states_that_were_saved(llm: Any) -> None:
         complete(llm, words(2, 70))
         llm.load_state(state)
         complete(llm, text[:kept] + words(3, 4))
+
+
+def test_turns_edits_and_streams_that_end_early(llm: Any) -> None:
+    text = words(1, 100)
+    for turn in range(3):
+        stream = llm.create_completion(text, max_tokens=24, temperature=0, stream=True)
+        for _ in range(turn * 3):
+            next(stream)
+        stream.close()
+        text = text + complete(llm, text) + words(turn, 9)
+        complete(llm, text[: -20 - turn])
+
+
+def test_a_server_counts_what_the_library_counts(pair: Pair, server: Served, llm: Any) -> None:
+    answer = server.complete(words(1, 60), 24, temperature=0)
+    complete(llm, words(1, 60))
+    assert len(whole(answer)) > 8
+    assert answer["timings"]["draft_n"] == llm.speculative_stats.n_drafted

@@ -28,7 +28,7 @@ PROMPT = "one two three, one two three, one two"
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
-    tiny_gguf._add_tokenizer(writer, tiny_gguf.Variant(n_vocab=N_VOCAB))
+    tiny_gguf.add_tokenizer(writer, tiny_gguf.Variant(n_vocab=N_VOCAB))
 
 
 @pytest.fixture(scope="module", params=ARCHS)

@@ -25,8 +25,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gpt-oss") / "target.gguf"
     rng = np.random.default_rng(1)
     writer = gguf.GGUFWriter(path, "gpt-oss")
-    tiny_gguf._add_tokenizer(writer, Variant())
-    tiny_gguf._add_common(writer, Variant(), N_LAYER)
+    tiny_gguf.add_tokenizer(writer, Variant())
+    tiny_gguf.add_common(writer, Variant(), N_LAYER)
     writer.add_key_length(HEAD_SIZE)
     writer.add_value_length(HEAD_SIZE)
     writer.add_expert_count(N_EXPERT)
