@@ -154,7 +154,14 @@ def _geometry(g: Geometry) -> dict[str, Any]:
         "rope_theta": g.rope_base,
         "tie_word_embeddings": False,
         "vocab_size": g.n_vocab,
+        **_window(g),
     }
+
+
+def _window(g: Geometry) -> dict[str, Any]:
+    if g.window is None:
+        return {}
+    return {"sliding_window": g.window, "use_sliding_window": True, "layer_types": ["sliding_attention"]}
 
 
 def _sections(g: Geometry) -> dict[str, Any]:
@@ -166,7 +173,7 @@ def _sections(g: Geometry) -> dict[str, Any]:
 def _flags(g: Geometry) -> dict[str, Any]:
     return {
         "draft_vocab_size": g.n_vocab_draft,
-        "fc_norm": False,
+        "fc_norm": g.fc_norm,
         "norm_before_fc": False,
         "norm_before_residual": g.norm_before_residual,
         "norm_output": g.norm_output,
@@ -192,7 +199,7 @@ def _speculators(g: Geometry, ids: list[int], target: DraftOf) -> dict[str, Any]
         **speculators_header(verifier, n_draft=5),
         **_flags(g),
         "eagle_aux_hidden_state_layer_ids": ids,
-        "transformer_layer_config": {"model_type": "llama", **_geometry(g)},
+        "transformer_layer_config": {"model_type": "qwen3" if g.qk_norm else "llama", **_geometry(g)},
     }
 
 

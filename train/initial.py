@@ -98,7 +98,6 @@ def _refuse_other_parts(draft: Draft) -> None:
     reasons = {
         f"{draft.n_layer} layers": draft.n_layer != 1,
         f"hidden size {dims['embd']}, the target has {dims['target']}": dims["embd"] != dims["target"],
-        "a sliding window": draft.window is not None,
         f"partial_rotary_factor: {draft.rope.n_rot} of {geometry.head_dim} values of a head are rotated": (
             draft.rope.n_rot != geometry.head_dim
         ),
@@ -129,6 +128,9 @@ def _geometry(draft: Draft) -> Geometry:
         sections=Sections.read(rope),
         norm_before_residual=draft.flags.norm_before_residual,
         norm_output=draft.flags.norm_output,
+        qk_norm="layers.0.self_attn.q_norm.weight" in draft.weights.names(),
+        fc_norm="fc_norm.0.weight" in draft.weights.names(),
+        window=draft.window.size if draft.window else None,
     )
 
 

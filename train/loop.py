@@ -122,6 +122,15 @@ class Loop:
         self.n_steps = n_steps
 
     @property
+    def share_done(self) -> float:
+        """The finished share of the run, which never falls: by time if that is limited, since the plan then changes."""
+        progress, settings = self.progress, self.settings
+        if settings.seconds is None:
+            return progress.step / self.n_steps
+        by_epochs = progress.step / (settings.epochs * self.plan.steps_per_epoch) if settings.epochs else 0.0
+        return min(1.0, max(progress.seconds / settings.seconds, by_epochs))
+
+    @property
     def _is_last(self) -> bool:
         """True if the run ends after this step: it is the last one, or the time is up."""
         limit = self.settings.seconds
@@ -131,7 +140,7 @@ class Loop:
         """Log, evaluate and save after a step if each is due."""
         progress = self.progress
         if journal is not None:
-            journal.advance(progress.step, self.n_steps)
+            journal.advance(progress.step, self.n_steps, self.share_done)
         self._log(journal)
         trained = time.perf_counter()
         last = self._is_last

@@ -56,15 +56,15 @@ def mean_emitted(accuracy: Sequence[float]) -> float:
 
 
 class Journal:
-    """metrics.jsonl, written line by line; and progress on stderr."""
+    """metrics.jsonl, written line by line; and progress on stderr. done: the share of the run before `first_step`."""
 
-    def __init__(self, folder: Path, n_steps: int, first_step: int) -> None:
+    def __init__(self, folder: Path, first_step: int = 0, done: float = 0.0) -> None:
         self.path = folder / METRICS
         folder.mkdir(parents=True, exist_ok=True)
         kept = [line for line in read_metrics(self.path) if line["step"] <= first_step] if first_step else []
         self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
         self.losses = self.held_out = ""
-        self.bar = Bar("training", first_step / n_steps)
+        self.bar = Bar("training", done)
         self.bar.start()
 
     def write(self, record: dict[str, Any]) -> None:
@@ -76,10 +76,10 @@ class Journal:
         else:
             self.losses = f"loss {sum(record['losses']):.3f}, accuracy {accuracy}"
 
-    def advance(self, step: int, n_steps: int) -> None:
+    def advance(self, step: int, n_steps: int, done: float) -> None:
         parts = (f"step {step} of {n_steps}", self.losses, self.held_out)
         self.bar.note = ", ".join(part for part in parts if part)
-        self.bar.show(step / n_steps)
+        self.bar.show(done)
 
     def close(self) -> None:
         self.bar.stop()

@@ -7,14 +7,14 @@ Parameters have the names and shapes of a published checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm, silu
+from torch.nn.functional import linear, pad, rms_norm, silu
 from torch.utils.checkpoint import checkpoint
 
 
@@ -50,7 +50,8 @@ class Geometry:
 
     rope_scaling: further RoPE parameters by the names of config.json. sections: None: a row has its index as position,
     also in and after an image. norm_before_residual: the residual starts from the normed state. norm_output: the next
-    step takes the state after the final norm.
+    step takes the state after the final norm. qk_norm: queries and keys of a head are normed. fc_norm: each feature is
+    normed before `fc`. window: positions that a slot attends to, its own included; None: all.
     """
 
     hidden_size: int
@@ -68,6 +69,9 @@ class Geometry:
     sections: Sections | None = None
     norm_before_residual: bool = False
     norm_output: bool = False
+    qk_norm: bool = False
+    fc_norm: bool = False
+    window: int | None = None
 
     def frequencies(self) -> tuple[Tensor, float]:
         """Return the angle of each rotary pair per position, [head_dim / 2], and the factor of rotated values."""
@@ -108,6 +112,8 @@ class Attention(nn.Module):
         self.k_proj = _linear(2 * g.hidden_size, g.n_head_kv * g.head_dim)
         self.v_proj = _linear(2 * g.hidden_size, g.n_head_kv * g.head_dim)
         self.o_proj = _linear(g.n_head * g.head_dim, g.hidden_size)
+        if g.qk_norm:
+            self.q_norm, self.k_norm = RMSNorm(g.head_dim, g.rms_eps), RMSNorm(g.head_dim, g.rms_eps)
 
 
 class Mlp(nn.Module):
@@ -148,6 +154,8 @@ class Eagle3Draft(nn.Module):
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
         g = self.geometry = geometry
+        if g.fc_norm:
+            self.fc_norm = nn.ModuleList(RMSNorm(g.hidden_size, g.rms_eps) for _ in range(g.n_aux))
         self.fc = _linear(g.n_aux * g.hidden_size, g.hidden_size)
         self.midlayer = Block(g)
         self.norm = RMSNorm(g.hidden_size, g.rms_eps)
@@ -175,7 +183,7 @@ class Eagle3Draft(nn.Module):
         """
         n_slots = embedded.shape[1] - 2
         shared = self._share(embedded, positions)
-        hidden = self.fc(features[:, :n_slots])
+        hidden = self.fc(self._normed(features[:, :n_slots]))
         memory: Memory = ()
         steps: list[Tensor] = []
         for k in range(min(n_steps, n_slots)):
@@ -186,6 +194,13 @@ class Eagle3Draft(nn.Module):
                 hidden, memory = self._step(hidden, k, shared, memory)
             steps.append(hidden)
         return steps
+
+    def _normed(self, features: Tensor) -> Tensor:
+        """Norm each of the features [B, S, A * T], if the draft has norms for them."""
+        if not self.geometry.fc_norm:
+            return features
+        parts = features.chunk(self.geometry.n_aux, dim=-1)
+        return torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
 
     def _share(self, embedded: Tensor, positions: Tensor | None) -> Shared:
         """Project the embedding half of q, k and v once per token: several slots use the same embedding."""
@@ -216,11 +231,13 @@ class Eagle3Draft(nn.Module):
         qkv = linear(normed, shared.hidden_weight) + shared.token_part[:, 1 + k : 1 + k + n]
         qkv = qkv.view(batch, n, -1, g.head_dim).transpose(1, 2)
         cos, sin = (table[..., k : k + n, :] for table in (shared.cos, shared.sin))
-        rotated = rotate(qkv[:, : g.n_head + g.n_head_kv], cos, sin)
-        q, key = rotated.split([g.n_head, g.n_head_kv], dim=1)
-        memory = (*memory, (key, qkv[:, g.n_head + g.n_head_kv :]))
+        q, key, value = qkv.split([g.n_head, g.n_head_kv, g.n_head_kv], dim=1)
+        if g.qk_norm:
+            q, key = block.self_attn.q_norm(q), block.self_attn.k_norm(key)
+        q, key = rotate(q, cos, sin), rotate(key, cos, sin)
+        memory = (*memory, (key, value))
         residual = normed if g.norm_before_residual else hidden
-        x = residual + block.self_attn.o_proj(attend(q, memory).transpose(1, 2).flatten(2))
+        x = residual + block.self_attn.o_proj(attend(q, memory, g.window).transpose(1, 2).flatten(2))
         return x + block.mlp(block.post_attention_layernorm(x)), memory
 
 
@@ -231,20 +248,43 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def attend(q: Tensor, memory: Memory) -> Tensor:
+def attend(q: Tensor, memory: Memory, window: int | None = None) -> Tensor:
     """Compute the attention of the last step's slots, [B, n_head, n, d].
 
-    It covers the step-0 keys of slots <= i and slot i's own later keys, in one softmax.
+    It covers the step-0 keys of slots <= i and slot i's own later keys, in one softmax. window: a slot attends to the
+    last `window` positions, its own included; None: to all. Queries are grouped by blocks of a window, which see the
+    keys of their block and of the one before, so that time and memory grow linearly with the text.
     """
     batch, n_head, n, size = q.shape
-    (first_k, first_v), *later = [(key[:, :, None, :n], value[:, :, None, :n]) for key, value in memory]
-    q = q.reshape(batch, first_k.shape[1], -1, n, size) * size**-0.5
-    scores = (q.flatten(2, 3) @ first_k[:, :, 0].mT).view(*q.shape[:4], n)
-    scores = scores + torch.full((n, n), float("-inf"), dtype=scores.dtype, device=q.device).triu_(1)
-    own = [(q * key).sum(-1, keepdim=True) for key, _ in later]
+    span = n if window is None else min(window, n)
+    first, *later = [tuple(_blocks(part[:, :, :n], span) for part in each) for each in memory]
+    keys, values = (_with_block_before(part) for part in first)
+    q = _blocks(q, span).view(batch, keys.shape[1], -1, *keys.shape[2:3], span, size) * size**-0.5
+    scores = torch.einsum("bkgnid,bknjd->bkgnij", q, keys)
+    scores = scores.masked_fill(_hidden(scores.shape[-3:], len(later), window, q.device), float("-inf"))
+    own = [(q * key[:, :, None]).sum(-1, keepdim=True) for key, _ in later]
     weights = torch.cat([scores, *own], dim=-1).softmax(-1)
-    over_first, *over_own = weights.split([n, *[1] * len(own)], dim=-1)
-    out = (over_first.flatten(2, 3) @ first_v[:, :, 0].to(weights.dtype)).view(q.shape)
+    over_first, *over_own = weights.split([keys.shape[-2], *[1] * len(own)], dim=-1)
+    out = torch.einsum("bkgnij,bknjd->bkgnid", over_first, values.to(weights.dtype))
     for weight, (_, value) in zip(over_own, later, strict=True):
-        out = out + weight * value
-    return out.reshape(batch, n_head, n, size)
+        out = out + weight * value[:, :, None]
+    return out.reshape(batch, n_head, -1, size)[:, :, :n]
+
+
+def _blocks(x: Tensor, span: int) -> Tensor:
+    """Cut [B, heads, n, d] into blocks of `span` slots, padded at the end: [B, heads, blocks, span, d]."""
+    return pad(x, (0, 0, 0, -x.shape[2] % span)).unflatten(2, (-1, span))
+
+
+def _with_block_before(x: Tensor) -> Tensor:
+    """Join each block with the one before, zeros before the first: [B, heads, blocks, 2 * span, d]."""
+    return x if x.shape[2] == 1 else torch.cat([pad(x, (0, 0, 0, 0, 1, -1)), x], dim=3)
+
+
+def _hidden(shape: Sequence[int], n_later: int, window: int | None, device: torch.device) -> Tensor:
+    """Return the keys of step 0 that a slot does not attend to, as [blocks, span, keys]."""
+    n_blocks, span, n_keys = shape
+    slot = torch.arange(n_blocks * span, device=device).view(n_blocks, span, 1)
+    key = torch.arange(span - n_keys, span, device=device) + torch.arange(n_blocks, device=device)[:, None, None] * span
+    hidden = (key > slot) | (key < 0)
+    return hidden if window is None else hidden | (key <= slot + n_later - window)

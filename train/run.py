@@ -175,7 +175,7 @@ def _teach(job: _Job, found: state.State | None, same: dict[str, Any]) -> state.
         loop.restore(found)
     journal = None
     if job.accelerator.is_main_process:
-        journal = metrics.Journal(settings.output, loop.n_steps, loop.progress.step)
+        journal = metrics.Journal(settings.output, loop.progress.step, loop.share_done)
     try:
         loop.run(journal, same)
     finally:

@@ -316,11 +316,14 @@ class Clock:
 
 
 def test_the_time_given_decides_the_steps(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The learning rate reaches its end with the time, however long the data would last; a resumed run has the rest."""
+    """The learning rate reaches its end with the time, however long the data would last; the bar does not jump."""
     monkeypatch.setattr(training_loop.time, "perf_counter", Clock())
+    shares = [0.0]
+    monkeypatch.setattr(Journal, "advance", lambda self, step, n_steps, done: shares.append(done))
     timed = replace(settings, epochs=50, eval_every=None, save_every=None, patience=0, seconds=200.0)
     report = train(timed)
     assert report is not None
+    assert all(0 <= after - before < 0.1 for before, after in itertools.pairwise(shares)) and shares[-1] > 0.9
     records = [record for record in curve(settings.output) if not record["held_out"]]
     assert 10 < report.steps < 50 * 6
     assert records[-1]["lr"] < 0.02 * settings.learning_rate

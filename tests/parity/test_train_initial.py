@@ -31,20 +31,12 @@ from safetensors.torch import load_file, save_file
 N_STEPS, LENGTH = 4, 9
 REFUSED = {
     "safeailab-h-differs": "hidden size 32, the target has 64",
-    "specforge-norms": r"the tensor fc_norm\.0\.weight",
-    "specforge-legacy-norms": r"the tensor fc_norm\.0\.weight",
     "speculators-norm-before-fc": r"the tensor input_norm\.weight",
-    "speculators-fc-norm": r"the tensor fc_norm\.0\.weight",
-    "speculators-qwen3": r"the tensor layers\.0\.self_attn\.k_norm\.weight",
     "speculators-two-layers": "2 layers",
-    "speculators-window": "a sliding window",
     "specforge-windows": "3 layers",
     "nvidia-v3": r"the tensor input_norm\.weight",
-    "qwen3-style": r"the tensor layers\.0\.self_attn\.k_norm\.weight",
-    "deepspec": r"the tensor layers\.0\.self_attn\.k_norm\.weight",
     "biases": r"the tensor fc\.bias",
     "everything": "3 layers",
-    "rope-mrope-interleaved": r"the tensor layers\.0\.self_attn\.k_norm\.weight",
     "rope-mrope-partial": "partial_rotary_factor: 16 of 32 values of a head",
     "rope-partial": "partial_rotary_factor: 16 of 32 values of a head",
 }

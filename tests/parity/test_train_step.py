@@ -19,7 +19,7 @@ N_STEPS, LENGTH = 4, 11
 class Case:
     """Two sequences, the second shorter; not every token is to be learned."""
 
-    def __init__(self, folder: Path, n_draft: int) -> None:
+    def __init__(self, folder: Path, n_draft: int, window: int | None = None) -> None:
         random = torch.Generator().manual_seed(1)
         self.ids = torch.randperm(V, generator=random)[:n_draft].sort().values
         geometry = Geometry(
@@ -34,6 +34,9 @@ class Case:
             n_ctx=64,
             rms_eps=1e-5,
             rope_base=100.0,
+            qk_norm=True,
+            fc_norm=True,
+            window=window,
         )
         self.draft = Eagle3Draft(geometry)
         for parameter in self.draft.parameters():
@@ -104,10 +107,11 @@ def naive(case: Case, reference: Eagle3Reference) -> tuple[torch.Tensor, list[to
     return sum(0.8**k * mean for k, mean in enumerate(means)), means, counts
 
 
-@pytest.mark.parametrize("n_draft", [20, V])
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_loss_gradients_and_counts(n_draft: int, checkpointing: bool, tmp_path: Path) -> None:
-    case = Case(tmp_path, n_draft)
+@pytest.mark.parametrize(
+    ("n_draft", "checkpointing", "window"), [(20, False, None), (V, False, 3), (20, True, 4), (V, True, 10)]
+)
+def test_loss_gradients_and_counts(n_draft: int, checkpointing: bool, window: int | None, tmp_path: Path) -> None:
+    case = Case(tmp_path, n_draft, window)
     reference = case.reference()
     loss, means, counts = naive(case, reference)
     found = case.outcome(checkpointing=checkpointing)

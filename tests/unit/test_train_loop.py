@@ -87,11 +87,11 @@ def test_the_bar_shows_accuracy_by_depth(
     monkeypatch.setattr(console, "on_terminal", lambda: True)
     for name, value in (("COLUMNS", "200"), ("FORCE_COLOR", "1"), ("NO_COLOR", "1")):
         monkeypatch.setenv(name, value)
-    journal = Journal(tmp_path, 10, 0)
-    journal.advance(4, 10)
+    journal = Journal(tmp_path)
+    journal.advance(4, 10, 0.4)
     journal.write(record(4, held_out=True))
     journal.write(record(4, held_out=False))
-    journal.advance(6, 10)
+    journal.advance(6, 10, 0.6)
     shown = ""
     while "step 6 of 10" not in shown:
         time.sleep(0.01)
@@ -112,8 +112,8 @@ def test_training_to_a_file_writes_a_line_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "FIRST_LINE_S", 0.2)
-    journal = Journal(tmp_path, 10, 0)
-    journal.advance(4, 10)
+    journal = Journal(tmp_path)
+    journal.advance(4, 10, 0.4)
     shown = ""
     while not shown:
         time.sleep(0.01)
