@@ -74,6 +74,11 @@ def collected(chunks: Any) -> dict[str, Any]:
     return {"message": message, "finish_reason": choice["finish_reason"]}
 
 
+def allowed(mode: str, name: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}}]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 SUBTRACT = {"type": "function", "function": {"name": "subtract", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -102,8 +107,30 @@ def test_a_call_that_is_required(tools: list[Any], chatting: tuple[str, Any]) ->
 
 
 def test_what_cannot_be_required(chatting: tuple[str, Any]) -> None:
-    with pytest.raises(UsageError, match="needs tools"):
+    with pytest.raises(UsageError, match="no tools"):
         chatting[1].create_chat_completion(ASKED, tool_choice="required")
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_call"),
+    [
+        ("auto", True), ({"type": "auto"}, True), ("none", False), (allowed("auto", "add"), True),
+        (allowed("auto", "subtract"), False),
+    ],
+)  # fmt: skip
+def test_choices_of_tools(choice: Any, is_call: bool, chatting: tuple[str, Any]) -> None:
+    """A call of a tool that may not be called is a text, as the server's is."""
+    family, llm = chatting
+    answer = said(llm, REPLIES[family], tools=[SUBTRACT, ADD], tool_choice=choice)["choices"][0]
+    assert ("tool_calls" in answer["message"], answer["finish_reason"] == "tool_calls") == (is_call, is_call)
+    assert is_call or "add" in answer["message"]["content"]
+
+
+@pytest.mark.parametrize("choice", [{"type": "function", "name": "add"}, {"type": "tool", "name": "add"}])
+def test_a_named_tool_in_the_forms_of_other_apis(choice: Any, chatting: tuple[str, Any]) -> None:
+    answer = said(chatting[1], '{"a": 1, "b": 2}', tools=[SUBTRACT, ADD], tool_choice=choice)["choices"][0]
+    (call,) = answer["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1, "b": 2})
 
 
 def test_a_call_of_a_tool(chatting: tuple[str, Any]) -> None:

@@ -170,7 +170,7 @@ def test_streams_of_named_functions_keep_their_reasons(files: dict[str, Path]) -
 
 
 def test_a_name_that_no_tool_has(llm: Any) -> None:
-    with pytest.raises(ValueError, match="'draw' not found in tools"):
+    with pytest.raises(ValueError, match="'draw', which is not in"):
         llm.create_chat_completion(
             ASKED,
             tools=[{"type": "function", "function": PAINT}],

@@ -52,12 +52,14 @@ class Child:
         self.log: list[str] = []
         self.refuses = ""
 
-    def hold(self, slot: int, tokens: Iterable[int]) -> None:
-        """Have the text of a request in a slot."""
+    def hold(self, slot: int, tokens: Iterable[int], n_answer: int = 0) -> None:
+        """Have the text of a request in a slot. n_answer: tokens of its answer, at the end."""
         self.texts[slot] = [*tokens]
         self.slots[slot] |= {
             "n_prompt_tokens": len(self.texts[slot]),
-            "id_task": self.slots[slot].get("id_task", 0) + 1,
+            "n_prompt_tokens_processed": 1,
+            "n_prompt_tokens_cache": len(self.texts[slot]) - n_answer - 1,
+            "id_task": max(state.get("id_task", 0) for state in self.slots) + 1,
         }
 
     async def ask(self, _front: Any, _method: str, path: str, body: Any = None) -> Any:
@@ -108,7 +110,7 @@ def restored(child: Child, *bodies: dict[str, Any]) -> list[str]:
     async def run() -> None:
         saved = SavedPrompts(child.folder, LIMIT)
         for body in bodies:
-            await saved.restore(FRONT, body)
+            await saved.prepare(FRONT, body)
 
     child.log.clear()
     asyncio.run(run())
@@ -146,13 +148,66 @@ def test_other_requests_restore_nothing(child: Child, body: dict[str, Any]) -> N
     assert restored(child, body) == []
 
 
-def test_what_is_in_memory_is_not_read_again(child: Child) -> None:
-    save(child, range(1000), range(5000, 6000))
+def test_what_a_slot_holds_is_not_read_again(child: Child) -> None:
+    save(child, range(1000), range(5000, 6200))
     child.slots = Child(child.folder).slots
-    assert restored(child, prompt(range(1100)), prompt(range(1100)), prompt([*range(700), 1, 2])) == ["restore 0"]
-    long = [*range(600), *range(9000, 14000)]  # of a small share, so it was read
-    assert restored(child, prompt(long), prompt([*range(600), 1, 2])) == []
-    assert restored(child, prompt(long), prompt(range(601))) == ["restore 0"]
+    asked = [range(1100), range(1200), [*range(700), 1, 2], range(1100), range(5000, 6500)]
+
+    async def run() -> None:
+        saved = SavedPrompts(child.folder, LIMIT)
+        child.slots[1]["is_processing"] = True
+        for each in asked:
+            await saved.prepare(FRONT, prompt(each))
+            child.hold(0, each)
+
+    child.log.clear()
+    asyncio.run(run())
+    assert child.log == ["restore 0", "save 0", "restore 0", "restore 0"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked", "lost"),
+    [
+        ((range(1000), range(5000, 6200)), range(8000, 9000), ["save 0"]),  # the least recently used one
+        ((range(1000), range(5000, 6200)), [*range(5000, 5500), 1], ["save 1"]),  # most of the prompt
+        ((range(1000), range(5000, 6200)), range(1200), []),  # the next turn
+        ((range(1000), range(5000, 6200)), [*range(950), 1], []),  # almost all of it
+        ((range(1000),), range(8000, 9000), []),  # another slot is empty
+        ((range(400), range(5000, 6200)), range(8000, 9000), []),  # as fast to evaluate
+    ],
+)
+def test_a_text_is_saved_before_another_takes_its_place(
+    child: Child, texts: tuple[range, ...], asked: list[int], lost: list[str]
+) -> None:
+    async def run() -> None:
+        saved = SavedPrompts(child.folder, LIMIT)
+        for slot, text in enumerate(texts):
+            await saved.prepare(FRONT, prompt(text))
+            child.hold(slot, [*text, -1, -1], n_answer=2)
+        await saved.prepare(FRONT, prompt(asked))
+        assert child.log == lost
+        child.log.clear()
+        child.slots[0]["is_processing"] = child.slots[1]["is_processing"] = True
+        await saved.prepare(FRONT, prompt(range(20000, 21000)))
+
+    asyncio.run(run())
+    assert child.log == []
+
+
+def test_a_long_text_is_not_written_at_every_turn(child: Child) -> None:
+    """One that lies on the disk up to a tenth is kept when others take its slot for a while, as short questions do."""
+
+    async def run() -> None:
+        saved = SavedPrompts(child.folder, LIMIT)
+        for n in range(1000, 1300, 20):
+            await saved.prepare(FRONT, prompt(range(n)))
+            child.hold(0, range(n))
+            child.slots[1]["is_processing"] = True
+            await saved.prepare(FRONT, prompt(range(30000, 30100)))
+            child.hold(0, range(30000, 30100))
+
+    asyncio.run(run())
+    assert 2 <= child.log.count("save 0") <= 4 and len(files(child)) == 1
 
 
 def test_a_slot_loses_less_than_it_gets() -> None:
@@ -259,7 +314,7 @@ def test_slots_are_saved_when_no_request_has_come_for_some_time(child: Child, mo
         saved = SavedPrompts(child.folder, LIMIT)
         child.hold(0, range(1000))
         child.slots[0]["is_processing"] = True
-        await saved.restore(FRONT, {})
+        await saved.prepare(FRONT, {})
         while child.slots[0]["is_processing"]:
             await asyncio.sleep(0.05)
             child.slots[0]["is_processing"] = False
@@ -274,7 +329,7 @@ def test_the_end_saves_from_another_thread(child: Child) -> None:
     saved.save_at_end(FRONT)  # nothing to save
 
     async def run() -> None:
-        await saved.restore(FRONT, {})
+        await saved.prepare(FRONT, {})
         child.hold(0, range(1000))
         await asyncio.to_thread(saved.save_at_end, FRONT)
 

@@ -30,6 +30,7 @@ from llama_eagle.errors import UsageError
 from llama_eagle.sessions.chat import Reply, arguments_grammar, calls_grammar, schema_grammar
 from llama_eagle.sessions.chats import abilities
 from llama_eagle.sessions.chats.calls import is_json
+from llama_eagle.sessions.chats.tools import OF_ONE, read_choice
 
 Reader = FormattedReply | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
@@ -38,13 +39,34 @@ FORMATS = ("text", "json_object", "json_schema")
 CALL_FORMATS = ("functionary", "functionary-v1", "functionary-v2", "chatml-function-calling")
 
 
-def prepared(arguments: Mapping[str, Any], called: Mapping[str, Any] | None = None, *, is_own: bool = False) -> Request:
+def with_choice(arguments: Mapping[str, Any]) -> Request:
+    """Return a request whose `tool_choice` is None, "auto", "none", "required" or names one function as OpenAI does.
+
+    A choice of several tools leaves out the others. The rules are those of the server. Raises `UsageError`.
+    """
+    request = {name: value for name, value in arguments.items() if name != "self"}
+    choice = request["function_call"] or request["tool_choice"]
+    if choice is None:
+        return request
+    if isinstance(choice, Mapping):
+        choice = {"type": "function", **choice}  # the parent needs no type
+    functions = [{"type": "function", "function": each} for each in all_functions(request)]
+    mode, kept = read_choice(choice, functions)
+    if isinstance(choice, Mapping) and choice["type"] in OF_ONE:
+        named = {"type": "function", "function": {"name": kept[0]["function"]["name"]}}
+        return request | {"tool_choice": None if request["function_call"] else named}
+    if len(kept) < len(functions):
+        request["tools"] = kept
+    return request | {"tool_choice": mode}
+
+
+def prepared(request: Request, called: Mapping[str, Any] | None = None, *, is_own: bool = False) -> Request:
     """Return the request that the parent's handlers receive.
 
     called: the function of a named `tool_choice`. is_own: the chat format implements calls itself. Raises `UsageError`
     for requests that are not supported.
     """
-    request = {name: value for name, value in arguments.items() if name != "self"}
+    request = {**request}
     if has_no_alternatives(request):
         request["top_logprobs"] = 0  # the parent returns nothing without a number
     if is_required(request):
@@ -82,6 +104,11 @@ def functions_of(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str,
     return [tool["function"] for tool in tools or () if tool.get("type", "function") == "function"]
 
 
+def all_functions(request: Request) -> list[Mapping[str, Any]]:
+    """Return the functions of a request in the newer and in the older form."""
+    return [*functions_of(request["tools"]), *(request["functions"] or ())]
+
+
 def warn_dropped(request: Request, name: str) -> None:
     """Warn if the parent's chat format `name` drops tools from the prompt: it knows three roles only."""
     roles = {message["role"] for message in request["messages"]} & {"tool", "function"}
@@ -110,28 +137,22 @@ def warn_unseen(request: Request, template: str) -> None:
 
 def is_required(request: Mapping[str, Any]) -> bool:
     """Return True if the reply must be a tool call."""
-    return request["tool_choice"] in ("required", "any")
+    return bool(request["tool_choice"] == "required")
 
 
-def named_function(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the function that `tool_choice` or `function_call` names; None if it names none.
-
-    Raises `UsageError` for a name that is not among the tools.
-    """
+def named_function(request: Request) -> Mapping[str, Any] | None:
+    """Return the function that `tool_choice` or `function_call` names; None if it names none."""
     choice = request["function_call"] or request["tool_choice"]
     if not isinstance(choice, Mapping):
         return None
-    name = choice.get("name") or (choice.get("function") or {}).get("name")
-    for function in [*functions_of(request["tools"]), *(request["functions"] or ())]:
-        if function["name"] == name:
-            return dict(function)
-    raise UsageError(f"Tool choice {name!r} not found in tools. Add the tool, or name another.")
+    name = (choice.get("function") or choice)["name"]
+    return next(dict(function) for function in all_functions(request) if function["name"] == name)
 
 
 def _grammar_of_calls(request: Request) -> LlamaGrammar:
-    if not request["tools"] or request["grammar"] is not None:
-        raise UsageError("tool_choice='required' needs tools and excludes a grammar. Give tools and no grammar.")
-    return _grammar(*calls_grammar(functions_of(request["tools"])))
+    if request["grammar"] is not None:
+        raise UsageError("tool_choice='required' and grammar exclude each other. Leave one out.")
+    return _grammar(*calls_grammar(all_functions(request)))
 
 
 def is_constrained(request: Request) -> bool:

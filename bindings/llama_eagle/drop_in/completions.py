@@ -146,8 +146,9 @@ class Completions(Attributes):
         types.CHAT.check(call.arguments)
         name = str(self.chat_format)
         is_own = self.chat_handler is None and name in chat.CALL_FORMATS
-        called = chat.named_function(call.arguments)
-        request = chat.prepared(call.arguments, called, is_own=is_own)
+        given = chat.with_choice(call.arguments)
+        called = chat.named_function(given)
+        request = chat.prepared(given, called, is_own=is_own)
         ends = Ends(self)
         llama = self._for_handler(ends, request, name)
         if self.chat_handler is None and name not in (*self._chat_handlers, *chat.CALL_FORMATS):
@@ -168,7 +169,7 @@ class Completions(Attributes):
             self._given_speculative, self._given_shown = Speculative(), frozenset()
         if answer is None:  # of a `chat_handler`
             return None
-        if chat.is_required(call.arguments):
+        if chat.is_required(given):
             answer = chat.split(answer, RequiredCall)
         elif called is not None and not is_own:
             answer = chat.split(answer, lambda: NamedCall(called["name"]))

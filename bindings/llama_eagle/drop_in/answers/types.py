@@ -10,8 +10,6 @@ from llama_cpp import Llama
 
 from llama_eagle.arguments import FINITE, Types, allowed, is_text
 
-TOOL_CHOICES = ("none", "auto", "required", "any")
-
 
 def _are_texts(value: Any) -> bool:
     return is_text(value) if isinstance(value, str) else isinstance(value, Collection) and all(map(is_text, value))
@@ -55,12 +53,8 @@ FUNCTIONS = allowed(
     "a list of {'name': ..., 'parameters': a JSON schema}",
     _is_list_of(lambda function: _has(function, "name") and _is_named(function)),
 )
-TOOL_CHOICE = allowed(
-    f"one of {', '.join(TOOL_CHOICES)}, or a dict that names a function",
-    lambda value: value in TOOL_CHOICES or _names_function(value),
-)
 FUNCTION_CALL = allowed(
-    "none, auto, or a dict that names a function", lambda value: value in TOOL_CHOICES[:2] or _names_function(value)
+    "none, auto, or a dict that names a function", lambda value: value in ("none", "auto") or _names_function(value)
 )
 FORMAT = allowed("a dict with a type", lambda value: isinstance(value, Mapping))
 ANY_CALLS = {
@@ -85,7 +79,7 @@ CHAT = Types(
     messages=Any,
     tools=TOOLS | None,
     functions=FUNCTIONS | None,
-    tool_choice=TOOL_CHOICE | None,
+    tool_choice=Any,  # read by `read_choice`
     function_call=FUNCTION_CALL | None,
     response_format=FORMAT | None,
 )
