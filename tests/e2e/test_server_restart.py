@@ -22,7 +22,7 @@ MODELS = {
 @pytest.fixture(params=MODELS)
 def given(tmp_path: Path, request: pytest.FixtureRequest) -> list[Any]:
     target = MODELS[request.param](tmp_path / "target.gguf")
-    return ["-m", target, "-d", "none", "-c", 2048, "-t", 1, "--parallel", 2]
+    return ["-m", target, "-d", "none", "-c", 2048, "-t", 1, "--parallel", 1]
 
 
 def ask(server: Served, *turns: str) -> tuple[str, int]:
@@ -41,7 +41,7 @@ def test_the_next_turn_is_read_alone(given: list[Any], tmp_path: Path) -> None:
     here = {"LLAMA_EAGLE_CACHE": str(tmp_path)}
     with serve(*given, "--cache-disk", "1G", **here) as server:
         turns = [FIRST, ask(server, FIRST)[0], "and now"]
-        ask(server, "another " * 100)
+        ask(server, "another " * 100)  # in the same slot
         assert server.post("/slots/0?action=restore", {"filename": "any"})[0] == 501  # clients get none of the files
     saved = prompts(tmp_path)
     assert len(saved) == 2 and {path.parent.stat().st_mode & 0o077 for path in saved} == {0}

@@ -25,7 +25,6 @@ from llama_eagle.serving.saved.saved_prompts import (
     MAGIC,
     PLAIN_TOKENS,
     SavedPrompts,
-    free_slot,
     is_whole,
     n_common,
     read_tokens,
@@ -210,14 +209,18 @@ def test_a_long_text_is_not_written_at_every_turn(child: Child) -> None:
     assert 2 <= child.log.count("save 0") <= 4 and len(files(child)) == 1
 
 
-def test_a_slot_loses_less_than_it_gets() -> None:
-    idle = {"is_processing": False, "n_ctx": 100}
-    first, second = {"id": 0, **idle, "n_prompt_tokens": 9}, {"id": 1, **idle}
-    assert free_slot([first, second], 100, 10) == 1
-    assert free_slot([first, {**second, "is_processing": True}], 100, 10) == 0
-    assert free_slot([first], 100, 9) is None  # as much would be lost
-    assert free_slot([first], 101, 10) is None  # no room
-    assert free_slot([], 1, 1) is None
+def test_a_prompt_needs_room(child: Child) -> None:
+    """It is restored into the least recently used idle slot of its size."""
+    save(child, range(1000))
+    for sizes, log in (((999, 999), []), ((999, 1000), ["restore 1"]), ((1000, 1000), ["restore 0"])):
+        child.slots = [{"id": i, "n_ctx": n, "is_processing": False} for i, n in enumerate(sizes)]
+        assert restored(child, prompt(range(1000))) == log
+    child.hold(0, range(3000))
+    assert restored(child, prompt(range(1000))) == ["restore 1"]
+    child.hold(1, range(3000, 6000))
+    assert restored(child, prompt(range(1000))) == ["save 0", "restore 0"]
+    child.slots[0]["is_processing"] = child.slots[1]["is_processing"] = True
+    assert restored(child, prompt(range(1000))) == []
 
 
 def damage(path: Path, kind: str) -> None:
@@ -336,6 +339,15 @@ def test_the_end_saves_from_another_thread(child: Child) -> None:
     asyncio.run(run())
     assert len(files(child)) == 1
     saved.save_at_end(FRONT)  # the loop has ended
+
+
+def test_what_a_killed_server_has_written_goes(child: Child) -> None:
+    old, new = (child.folder / name for name in ("1-0.new.settings", "2-0.new"))
+    for path in (old, new):
+        path.write_bytes(b"x")
+    os.utime(old, (0, 0))
+    SavedPrompts(child.folder, LIMIT)
+    assert [*child.folder.iterdir()] == [new]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the handler waits for the program")

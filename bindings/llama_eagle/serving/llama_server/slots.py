@@ -177,7 +177,7 @@ async def start(front: Front, body: Mapping[str, Any], path: str = PATH) -> Step
 async def begin(front: Front, body: Mapping[str, Any], path: str = PATH) -> Answer:
     """Return the child's answer to a request as it arrives; the beginning of its prompt may come from the disk."""
     if front.saved is not None:
-        await front.saved.restore(front, body)
+        await front.saved.prepare(front, body)
     return await ask(front, "POST", path, json.dumps(for_child(body)).encode())
 
 
