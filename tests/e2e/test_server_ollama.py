@@ -65,6 +65,7 @@ def test_generate(server: Served) -> None:
     *before, last = lines(server, "/api/generate", prompt="Q", system="S", think=False)
     assert "".join(line["response"] for line in before).startswith("I look.")
     assert last["response"] == "" and last["done"]
+    assert all(line["context"] == [] for line in (*before, last))
     (raw,) = lines(server, "/api/generate", prompt="I ", raw=True, stream=False)
     status, expected = server.post("/v1/completions", {"prompt": "I ", "max_tokens": 60, "temperature": 0})
     assert status == 200 and raw["response"] == expected["choices"][0]["text"]

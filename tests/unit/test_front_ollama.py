@@ -13,6 +13,7 @@ from fixtures.json_places import VALUES, changed
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.ollama import bodies
 from llama_eagle.serving.ollama.replies import Reply, chat_line, generate_line
+from llama_eagle.serving.ollama.routes import joined
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
@@ -109,3 +110,13 @@ def test_a_generated_text_that_a_limit_has_cut() -> None:
     whole = Reply("m", generate_line).whole([Piece(content="a"), Piece(end=End("length", n_tokens=1))])
     assert (whole["response"], whole["done_reason"], whole["done"]) == ("a", "length", True)
     assert "logprobs" not in whole and "prompt_eval_duration" not in whole  # an unknown number is absent
+
+
+def test_pieces_that_arrive_together_are_one_line() -> None:
+    pieces = [
+        Piece(content="a", logprobs=[{"token": "a"}]),
+        Piece(content="b", calls=(CallPiece(0),)),
+        Piece(end=End("stop")),
+    ]
+    found = joined(pieces)
+    assert (found.content, found.logprobs, len(found.calls), found.end) == ("ab", [{"token": "a"}], 1, End("stop"))

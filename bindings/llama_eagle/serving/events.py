@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,6 +15,7 @@ from llama_eagle.serving.api_errors import Refusal, as_refusal
 Part = TypeVar("Part")
 Part_co = TypeVar("Part_co", covariant=True)
 EVENTS, LINES = b"text/event-stream", b"application/x-ndjson"
+PAUSE_S = 0.003  # between two lines
 COMMENT = b":\n\n"  # keeps a connection open whose client waits
 JSON = "application/json; charset=utf-8"
 
@@ -30,7 +32,7 @@ class PieceStream(Generic[Part]):
 
     failed: returns what ends an answer that fails within. finished: returns what follows the last piece. kind: content
     type. `EVENTS` have a comment when the child gives a sign of life without a piece; each of `LINES` is a write of its
-    own, because some clients parse what one read returns.
+    own, with a pause, because some clients parse what one read returns.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class PieceStream(Generic[Part]):
             for part in [data] if self._kind == EVENTS else data.splitlines(keepends=True):
                 if part:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
+                    if self._kind == LINES:
+                        await asyncio.sleep(PAUSE_S)
 
         headers = [(b"content-type", self._kind), (b"x-accel-buffering", b"no")]  # nginx keeps nothing back
         try:

@@ -45,6 +45,7 @@ from llama_eagle.serving.saved import saved_prompts
 from llama_eagle.serving.settings import for_child, front_settings
 from llama_eagle.sessions.chats.template import close_worker
 
+FIRST_S = 5  # seconds that a client has for its first request
 HEAD_S = 60  # seconds that a client has for the head of a request once it has begun
 BACKLOG = 1024
 END_S = 1  # seconds that answers have to end behind the child's end
@@ -176,7 +177,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
-        self._expect(IDLE_S)
+        self._expect(FIRST_S)
 
     def data_received(self, data: bytes) -> None:
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:

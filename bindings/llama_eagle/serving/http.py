@@ -25,7 +25,7 @@ from llama_eagle.serving.saved.saved_prompts import SavedPrompts
 from llama_eagle.serving.settings import FrontSettings
 
 Result = TypeVar("Result")
-IDLE_S = 5  # seconds that a connection stays open between two requests
+IDLE_S = 60  # seconds that a connection stays open between two requests: clients may be busy for long
 HEALTH = ("/health", "/v1/health")
 MAX_HEADER = 8192  # bytes
 MAX_HEADERS = 100

@@ -34,8 +34,8 @@ def chat_line(text: str = "", thinking: str = "", calls: list[Body] | None = Non
 
 
 def generate_line(text: str = "", thinking: str = "", calls: list[Body] | None = None) -> Body:
-    """Return what a line of /api/generate says."""
-    return {"response": text} | ({"thinking": thinking} if thinking else {})
+    """Return what a line of /api/generate says. ollama-ai-provider-v2 reads no line without a context."""
+    return {"response": text, "context": []} | ({"thinking": thinking} if thinking else {})
 
 
 @dataclass

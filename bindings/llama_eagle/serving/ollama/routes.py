@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -57,7 +58,32 @@ async def _answer(answer: Answer, reply: Reply, *, is_stream: bool) -> Response 
         return _lines(reply.take(piece))
 
     return PieceStream(
-        answer, written, lambda refusal: _lines([{"error": str(refusal)}]), lambda: _lines(reply.end()), LINES
+        _Joined(answer), written, lambda refusal: _lines([{"error": str(refusal)}]), lambda: _lines(reply.end()), LINES
+    )
+
+
+class _Joined:
+    """An answer whose pieces that arrive together are one: a pause follows each line."""
+
+    def __init__(self, answer: Answer[Piece]) -> None:
+        self._answer = answer
+
+    async def read(self) -> list[Piece] | None:
+        pieces = await self._answer.read()
+        return [joined(pieces)] if pieces else None if pieces is None else []
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
+
+
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """Return the pieces of one choice as one."""
+    return replace(
+        pieces[-1],
+        reasoning="".join(piece.reasoning for piece in pieces),
+        content="".join(piece.content for piece in pieces),
+        calls=tuple(call for piece in pieces for call in piece.calls),
+        logprobs=[entry for piece in pieces for entry in piece.logprobs or ()],
     )
 
 
