@@ -104,7 +104,7 @@ test-all: lint install
 test-slow: install
 	$(PIP_INSTALL) --group integrations
 	$(PIP_INSTALL) --no-deps speculators==0.9.0 hs-connectors==0.9.0  # it excludes newer versions of transformers
-	$(PIP_INSTALL) --no-deps angelslim==0.5.0 nemo-automodel==0.7.0  # for their classes of drafts alone
+	$(PIP_INSTALL) --no-deps angelslim==0.5.0 nemo-automodel==0.7.0 specforge==0.2.0  # for their classes of drafts alone
 	$(BIN)/python -m pytest -m slow -o timeout=7200
 
 # Of these tests; Mesa's software device takes a minute for a long prompt. TESTS= for all of them, on a GPU.

@@ -14,14 +14,12 @@ from llama_eagle.errors import ConversionError, EagleError
 _MTP = "an MTP head in the format of speculators. Convert the target's own checkpoint, which has its head."
 _NOT_YET = "It is not run yet; `llama-eagle pairs` lists drafts that run for this target."
 # Drafts of networks that are not run: values by which config.json names them (classes; speculators_model_type,
-# model_arch, projector_type, markov_head_type), a pattern of tensors that only they have, and a name for the user.
+# model_arch, projector_type), a pattern of tensors that only they have, and a name for the user.
 _OTHER_DRAFTS = (
     ({"dominodraftmodel", "domino"}, r"prefix_gru\.", "a Domino draft"),
     ({"qwendflaredraftmodel", "dflare"}, r"layer_fusion_weights|.*\.[kv]_proj_target\.", "a DFlare draft"),
     ({"qwen3dflymodel", "dfly"}, None, "a DFly draft"),
     ({"xpressspeculator", "xpress"}, r"refiner_head\.", "an XPress draft"),
-    ({"gated"}, r"markov_head\.gate_proj\.", "a DSpark draft with a gated Markov head"),
-    ({"rnn"}, r"markov_head\.joint_proj\.", "a DSpark draft with a recurrent Markov head (rnn)"),
     (
         {"kimik3dflashdraftmodel", "kimik3dsparkmodel", "glm5_2dsparkmodel", "minimaxm3dsparkmodel"},
         None,
@@ -77,8 +75,7 @@ def _stated_kinds(config: dict[str, Any]) -> set[str]:
     """Return the names by which config.json states the kind of a draft, in lower case."""
     inner = config.get("dflash_config")
     settings = {**config, **(inner if isinstance(inner, dict) else {})}
-    keys = ["speculators_model_type", "model_arch", "projector_type"]
-    keys += [] if settings.get("markov_rank") == 0 else ["markov_head_type"]
+    keys = ("speculators_model_type", "model_arch", "projector_type")
     classes = config.get("architectures")
     found = [settings.get(key) for key in keys] + (classes if isinstance(classes, list) else [])
     return {value.lower() for value in found if isinstance(value, str)}

@@ -42,10 +42,22 @@ _SELECTOR = (
     Row("candidate_selector.successor_codebook", "selector_successor.weight", ("vocab", "rank")),
     Row("candidate_selector.hidden_projection.weight", "selector_hidden.weight", ("rank", "embd")),
 )
+_CONFIDENCE = "confidence_head.proj.weight"
+_GATES: dict[str, tuple[Row, ...]] = {  # of Markov heads, by their type
+    "vanilla": (),
+    "gated": (
+        Row("markov_head.gate_proj.weight", "markov_w2.gate.weight", ("rank", "embd+rank")),
+        Row("markov_head.gate_proj.bias", "markov_w2.gate.bias", ("rank",)),
+    ),
+    "rnn": (
+        Row("markov_head.joint_proj.weight", "markov_w2.gate.weight", ("3*rank", "2*rank+embd")),
+        Row("markov_head.joint_proj.bias", "markov_w2.gate.bias", ("3*rank",)),
+    ),
+}
 _HEADS = (
     Row("markov_head.markov_w1.weight", "markov_w1.weight", ("vocab", "rank")),
     Row("markov_head.markov_w2.weight", "markov_w2.weight", ("draft_vocab", "rank")),
-    Row("confidence_head.proj.weight", "conf_proj.weight", ("1", "embd_rank"), required=False),
+    Row(_CONFIDENCE, "conf_proj.weight", ("1", "embd+rank"), required=False),
     Row("confidence_head.proj.bias", "conf_proj.bias", ("1",), required=False),
 )
 _SINKS = ("self_attn.sinks", "self_attn.sinks.weight", "self_attn.attention_sink_bias")
@@ -83,7 +95,7 @@ def _table(config: DFlashConfig, n_layer: int, skipped: set[str]) -> list[Sectio
         Row("embed_tokens.weight", "token_embd.weight", ("vocab", "embd"), required=False),
         Row("lm_head.weight", "output.weight", ("draft_vocab", "embd"), required=False),
         *(_SELECTOR if config.kind == "DFlash2" else ()),
-        *(_HEADS if config.kind == "DSpark" else ()),
+        *((*_HEADS, *_GATES[config.markov]) if config.kind == "DSpark" else ()),
         Row("d2t", "d2t", ("draft_vocab",), ABSOLUTE_IDS, required=False),
     )
     layers = [Section(_layer(config), f"layers.{i}.", f"blk.{i}.") for i in range(n_layer)]
@@ -94,7 +106,7 @@ def _dropped(name: str) -> str | None:
     if name in ("lm_head.weight", "embed_tokens.weight"):
         return "the target's is used"
     if name.startswith("confidence_head."):
-        return "without a Markov head nothing uses it"
+        return "it does not read the Markov head, and only llama.cpp's server uses such a head"
     return match(DROPPED, name)
 
 
@@ -109,6 +121,8 @@ def _read(checkpoint: Checkpoint, target: Target, layers: Sequence[int] | None) 
     skipped = {"token_embd.weight"} if config.root.flag("has_embed_tokens") is False else set()
     if config.is_dspark and dims["draft_vocab"] == dims["vocab"]:
         skipped.add("output.weight")
+    if _CONFIDENCE in weights and weights.fits(_CONFIDENCE, (1, dims["embd"])):
+        skipped |= {"conf_proj.weight", "conf_proj.bias"}
     planned = plan(_table(config, dims["n_layer"], skipped), weights, dims, _dropped)
     if factors is not None:
         planned.tensors.append(computed("rope_freqs.weight", factors, "pairs that are not rotated"))
@@ -172,7 +186,7 @@ def _declare(out: GGUFOutput, draft: StockDraft[DFlashConfig], outtype: str) -> 
     if target.uses_mrope:  # the draft rotates by the first position only
         stated["rope.dimension_sections"] = [draft.dims["head"] // 2, 0, 0, 0]
     if config.kind == "DSpark":
-        stated["has_confidence_head"] = "confidence_head.proj.weight" in draft.weights
+        stated["has_confidence_head"] = any(each.name == "conf_proj.weight" for each in draft.plan.tensors)
     table = draft.declare(out, ARCH, stated, outtype)
     out.key("tokenizer.ggml.mask_token_id", config.mask_token)
     return _report(draft, table, out.n_bytes)

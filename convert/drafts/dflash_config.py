@@ -20,8 +20,9 @@ _DFLASH = (
     "Qwen3DFlash2DraftModel",
     "QwenDFlashDraftModel",  # AngelSlim
 )
-# Their classes rotate whole heads, also if config.json has a partial rotation, copied from a target.
-_ROTATES_ALL = ("Qwen3DFlashDraftModel", "Qwen3DFlash2DraftModel", "QwenDFlashDraftModel")
+# Their classes rotate whole heads, also if config.json has a partial rotation, copied from a target. Their trainers use
+# no causal mask.
+_OWN_CLASSES = ("Qwen3DFlashDraftModel", "Qwen3DFlash2DraftModel", "QwenDFlashDraftModel")
 _DSPARK = (
     gemma4.DSPARK,
     "Qwen3DSparkModel",
@@ -38,6 +39,7 @@ _FACTORS = {
     "final_logit_softcapping": "final_logit_softcapping",
     "input_embedding_scale": "embedding_scale",
 }
+MARKOV_HEADS = ("vanilla", "gated", "rnn")
 _DFLASH2 = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
@@ -81,7 +83,13 @@ class DFlashConfig(ModelConfig):
         self._refuse_other_parts()
         self.require("attention_bias", False)
         self.is_interleaved = is_interleaved(self)
-        self.notes = [*self._unknown_class(), *self._whole_heads(), *self._captured_layers(), *self._plain_logits()]
+        self.notes = [
+            *self._unknown_class(),
+            *self._whole_heads(),
+            *self._captured_layers(),
+            *self._plain_logits(),
+            *self._two_causalities(),
+        ]
         if self.architecture == gemma4.DSPARK:
             self.require("is_neox_style", True)
             self.require("rope_is_neox_style", True)
@@ -96,7 +104,7 @@ class DFlashConfig(ModelConfig):
     def _whole_heads(self) -> list[str]:
         """Leave out a partial rotation that the class of the draft ignores. Returns a note for the user."""
         part = self.rope.get("partial_rotary_factor", 1)
-        if part == 1 or self.architecture not in _ROTATES_ALL:
+        if part == 1 or self.architecture not in _OWN_CLASSES:
             return []
         self.rope = Fields({**self.rope.data, "partial_rotary_factor": None}, self.rope.where)
         return [f"partial_rotary_factor {part} is ignored, as by {self.architecture}, which rotates whole heads"]
@@ -107,6 +115,12 @@ class DFlashConfig(ModelConfig):
             return []
         stated = [name for name in ("output_multiplier", "final_logit_softcapping") if self.settings.get(name)]
         return [f"{name} has no effect in a DSpark draft" for name in stated if self.settings.number(name) != 1]
+
+    def _two_causalities(self) -> list[str]:
+        stated = self.settings.flag("is_causal")
+        if stated in (None, self.causal):
+            return []
+        return [f"is_causal {stated} is ignored: causal is {self.causal}"]
 
     def _captured_layers(self) -> list[str]:
         """Return a note if AngelSlim's trainer may have read other layers than target_layer_ids."""
@@ -127,9 +141,38 @@ class DFlashConfig(ModelConfig):
         projector = self.settings.get("projector_type")
         if projector not in (None, "dflash", "dspark"):
             raise ConversionError(f"{self.where}: a projector of type {projector!r}, expected dflash or dspark")
-        head = self.settings.get("markov_head_type")
-        if self.kind == "DSpark" and head not in (None, "vanilla"):
-            raise ConversionError(f"{self.where}: a Markov head of type {head!r}, only 'vanilla' is supported")
+        if self.kind == "DSpark" and self.markov not in MARKOV_HEADS:
+            raise ConversionError(
+                f"{self.where}: markov_head_type is {self.markov!r}, expected {', '.join(MARKOV_HEADS)}"
+            )
+        if self.kind == "DSpark" and self.markov == "rnn" and not self.samples_from_anchor():
+            raise ConversionError(
+                f"{self.where}: a recurrent Markov head (rnn) with sample_from_anchor false is not supported"
+            )
+
+    @property
+    def causal(self) -> bool | None:
+        """Causality of the blocks in all layers, None if it is not stated."""
+        causal = self.settings.flag("causal")  # NeMo's JetSpec drafts also have is_causal, of their parent class
+        return self.settings.flag("is_causal") if causal is None else causal
+
+    def windows_are_causal(self) -> bool:
+        """Return whether rows of a block attend to earlier ones alone in layers with a window, if nothing says so."""
+        if self.is_speculators:
+            second = self.root.get("speculators_model_type") == "dflash2"
+            stated = self.root.flag("sliding_window_non_causal")
+            return not (second if stated is None else stated)
+        return self.architecture not in _OWN_CLASSES and "sliding_attention" in self.texts("layer_types")
+
+    @property
+    def is_speculators(self) -> bool:
+        """True for the format of the speculators package."""
+        return any(self.root.get(key) for key in ("transformer_layer_config", "aux_hidden_state_layer_ids"))
+
+    @property
+    def markov(self) -> str:
+        """Type of the Markov head."""
+        return (self.settings.text("markov_head_type") or MARKOV_HEADS[0]).lower()
 
     @property
     def block_size(self) -> int:
@@ -185,8 +228,7 @@ class DFlashConfig(ModelConfig):
         By default it does in DSpark drafts, except those in the format of speculators.
         """
         stated = self.settings.flag("sample_from_anchor")
-        speculators = any(self.root.get(key) for key in ("transformer_layer_config", "aux_hidden_state_layer_ids"))
-        return self.is_dspark and not speculators if stated is None else stated
+        return self.is_dspark and not self.is_speculators if stated is None else stated
 
 
 def sizes(config: DFlashConfig) -> dict[str, int]:
@@ -200,7 +242,6 @@ def sizes(config: DFlashConfig) -> dict[str, int]:
         "kernel": kernel,
         "taps": 2 * kernel * (dims["embd"] // group),
         "rank": rank,
-        "embd_rank": dims["embd"] + rank,
     }
 
 
@@ -222,12 +263,24 @@ def keys(config: DFlashConfig, dims: Dims) -> dict[str, Any]:
         }
         found["rope.dimension_count"] = dims["head"]
     found |= {"target_layers": config.boundaries(), **_window_keys(config, dims["n_layer"])}
-    causal = settings.flag("causal") if settings.get("is_causal") is None else settings.flag("is_causal")
+    causal = config.causal if config.causal is not None else _causal_windows(config, found)
     if causal is not None:
         found["attention.causal"] = causal
     if config.kind == "DSpark" or config.samples_from_anchor():
         found["sample_from_anchor"] = config.samples_from_anchor()
     return found
+
+
+def _causal_windows(config: DFlashConfig, found: dict[str, Any]) -> bool | None:
+    """Return whether rows of a block attend to earlier ones alone, None if the pattern of windows in `found` says so.
+
+    Our engine takes layers with a window as causal if others have none, and the rest as not causal.
+    """
+    pattern = found.get("attention.sliding_window_pattern")
+    if not pattern:
+        return None
+    causal = config.windows_are_causal()
+    return causal if causal == all(pattern) else None
 
 
 def _window_keys(config: DFlashConfig, n_layer: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fixtures.command import llama_eagle
-from fixtures.dflash import CASES, DFlashSpec, make_dflash
+from fixtures.dflash import CASES, OURS, DFlashSpec, make_dflash
 from fixtures.eagle3_checkpoints import PEAGLE, DraftSpec, make_draft
 from fixtures.serving import serve
 from fixtures.targets import make_target
@@ -19,7 +19,7 @@ from llama_eagle.convert.targets import TargetOptions, convert_target
 
 pytestmark = pytest.mark.native
 KINDS = {
-    "dflash": CASES["dflash"], "dflash2": CASES["dflash2"], "dspark": CASES["dspark-no-confidence"],
+    "dflash": CASES["dflash"], "dflash2": CASES["dflash2"], "dspark": OURS["dspark-rnn"], "gated": OURS["dspark-gated"],
     "peagle": PEAGLE["plain"],
 }  # fmt: skip
 

@@ -55,10 +55,12 @@ class DFlashReference:
         ids = torch.arange(len(self.head))
         self.target_ids = ids + self.w["d2t"].long() if "d2t" in self.w else ids
         self.inv_freq, self.magnitude = _rope(self.geometry, self.head_dim)
-        self.causal = bool(self.settings.get("is_causal") or self.settings.get("causal"))
+        self.architecture = config["architectures"][0]
         is_dspark = "DSpark" in config["architectures"][0] or self.settings.get("projector_type") == "dspark"
         self.from_anchor = bool(config.get("sample_from_anchor", is_dspark and "dflash_config" in config))
         self.windows = [self._window(il) for il in range(self.n_layer)]
+        self.causal = [self._causal(il, config) for il in range(self.n_layer)]
+        self.markov = (self.settings.get("markov_head_type") or "vanilla").lower()
 
     def _window(self, il: int) -> int:
         if self.settings.get("use_swa"):
@@ -68,6 +70,15 @@ class DFlashReference:
             "use_sliding_window", self.is_speculators
         )  # a class of transformers clears the size
         return int(size) if is_used and size and kinds[il] == "sliding_attention" else 1 << 30
+
+    def _causal(self, il: int, config: dict[str, Any]) -> bool:
+        """True if rows of a block do not attend to later ones: by default in layers with a window, as vLLM has it."""
+        stated = [self.settings[key] for key in ("causal", "is_causal") if self.settings.get(key) is not None]
+        if stated or self.windows[il] == 1 << 30:
+            return bool(stated and stated[0])
+        if self.is_speculators:
+            return not config.get("sliding_window_non_causal", config["speculators_model_type"] == "dflash2")
+        return not self.settings.get("use_swa") and self.architecture not in ("Qwen3DFlashDraftModel",)
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.w[name]
@@ -95,10 +106,11 @@ class DFlashReference:
     def _pick(self, logits: torch.Tensor, hidden: torch.Tensor, token: int) -> tuple[torch.Tensor, list[int]]:
         """Choose the tokens, each with the one before it if there is a Markov head or a selector."""
         rows, picked = [], []
+        cell = torch.zeros_like(self.w["markov_head.markov_w1.weight"][0]) if self.is_markov else torch.empty(0)
         for row, state in zip(logits, hidden, strict=True):
             if self.is_markov:
-                before = self.w["markov_head.markov_w1.weight"][token]
-                row = row + linear(before, self.w["markov_head.markov_w2.weight"])
+                code, cell = self._gate(self.w["markov_head.markov_w1.weight"][token], state, cell)
+                row = row + linear(code, self.w["markov_head.markov_w2.weight"])
             best = int(row.argmax())
             if "candidate_selector.successor_codebook" in self.w:
                 best = self._select(row, state, token)
@@ -106,6 +118,17 @@ class DFlashReference:
             rows.append(row)
             picked.append(token)
         return torch.stack(rows), picked
+
+    def _gate(self, code: torch.Tensor, state: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what W2 projects, by the code of the token before, and the next state of a recurrent head."""
+        if self.markov == "vanilla":
+            return code, cell
+        name, parts = ("gate", [state, code]) if self.markov == "gated" else ("joint", [cell, code, state])
+        y = linear(torch.cat(parts), *(self.w[f"markov_head.{name}_proj.{part}"] for part in ("weight", "bias")))
+        if self.markov == "gated":
+            return y.sigmoid() * code, cell
+        kept, fresh, out = y.chunk(3)
+        return out.tanh(), kept.sigmoid() * cell + (1 - kept.sigmoid()) * fresh.tanh()
 
     def _select(self, row: torch.Tensor, state: torch.Tensor, token: int) -> int:
         prefix = "candidate_selector."
@@ -167,7 +190,7 @@ class DFlashReference:
         scores = torch.einsum("ihd,jhd->hij", q, k)
         scores = scores if self.gemma else scores / self.head_dim**0.5
         ahead = key_at[None, :] - query_at[:, None]
-        hidden = (ahead <= -self.windows[il]) | ((ahead > 0) & self.causal)
+        hidden = (ahead <= -self.windows[il]) | ((ahead > 0) & self.causal[il])
         scores = scores.masked_fill(hidden, -torch.inf)
         if at + "sinks" in self.w:
             sinks = self.w[at + "sinks"][:, None, None].expand(-1, len(y), 1)

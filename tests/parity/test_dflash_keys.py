@@ -134,7 +134,12 @@ def test_no_key_is_ignored(base: str, tmp_path: Path) -> None:
     judge = Judge(DenseTarget(tmp_path / "target"), folder, tmp_path / "draft.gguf")
     original, before = json.loads((folder / "config.json").read_text()), judge.ours()
     assert isinstance(before, np.ndarray)
-    inert = INERT | (GEMMA if base == "dspark-gemma" else set()) | (set() if base == "dflash-window" else WINDOW)
+    inert = (
+        INERT
+        | (set() if base.startswith("dspark") else {"markov_head_type"})
+        | (GEMMA if base == "dspark-gemma" else set())
+        | (set() if base == "dflash-window" else WINDOW)
+    )
     outcomes: dict[str, list[str]] = {"right": [], "refused": [], "inert": [], "wrong": []}
     effects: dict[str, bool] = {}
     for part, key, value in changes(original, PART.get(base, "")):

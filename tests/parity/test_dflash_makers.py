@@ -1,6 +1,7 @@
 """Block drafts that their makers' own classes save: the logits of these classes in our engine, or a refusal by name.
 
-Needs pip install --no-deps angelslim==0.5.0 nemo-automodel==0.7.0. Only the files with the classes are imported.
+Needs pip install --no-deps angelslim==0.5.0 nemo-automodel==0.7.0 specforge==0.2.0. Only the files with the classes are
+imported.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
-from fixtures.dflash import GEOMETRY, DFlashSpec, dflash_tensors
+from fixtures.dflash import GEOMETRY, RANK, DFlashSpec, dflash_tensors, make_dflash
 from fixtures.native import NativeTarget
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
 from llama_eagle.errors import ConversionError
+from parity.dflash_reference import DFlashReference
 from parity.native_draft import N_STEPS, TOLERANCE, DenseTarget, NativeDraft
 from transformers import Qwen3Config
 
@@ -28,6 +30,10 @@ ANGELSLIM = "angelslim.compressor.speculative.train.models.draft"
 NEMO = "nemo_automodel.components.speculative.dflash"
 CLASSES = {"AngelSlim": (f"{ANGELSLIM}.qwen_dflash", "QwenDFlashDraftModel"),
            "NeMo": (f"{NEMO}.draft_qwen3", "Qwen3DFlashDraftModel")}  # fmt: skip
+MARKOV_HEADS = {
+    "NeMo": ("nemo_automodel.components.speculative.dspark.markov_head", ("GatedMarkovHead", "RNNHead")),
+    "SpecForge": ("specforge.modeling.draft.dspark", ("GatedMarkovHead", "RNNMarkovHead")),
+}
 MASK, IDS = 500, [1, 4, 6]
 ROPE = {"rope_type": "default", "rope_theta": 1e6}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -35,6 +41,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "another epsilon and base": {"rms_norm_eps": 0.05, "rope_parameters": {**ROPE, "rope_theta": 1e3}},
     "a partial rotation, copied from a target": {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.25}},
     "linear": {"rope_parameters": {**ROPE, "rope_type": "linear", "factor": 4.0}},
+    "windows": {
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 512,
+        "use_sliding_window": True,
+    },
     "YaRN": {"rope_parameters": {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
 }
 
@@ -109,6 +120,26 @@ def test_the_logits_are_those_of_the_makers_class(
         found = np.stack([logits for logits, *_ in draft.chain(last)])
         draft.close()
     assert np.abs(found - expected).max() < TOLERANCE * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("gate", ["gated", "rnn"])
+@pytest.mark.parametrize("maker", MARKOV_HEADS)
+def test_the_reference_chooses_as_the_makers_markov_head(maker: str, gate: str, tmp_path: Path) -> None:
+    """In the loop of the maker's own inference, which test_dflash_native.py compares with our engine."""
+    module, names = MARKOV_HEADS[maker]
+    head = getattr(import_file(module), names[gate == "rnn"])(vocab_size=512, markov_rank=RANK, hidden_size=64)
+    make_dflash(tmp_path, DFlashSpec("dspark", gate=gate, dtype="float32"), seed=7)
+    reference = DFlashReference(tmp_path, embedding=torch.zeros(512, 64), head=torch.zeros(512, 64))
+    stored = {name.removeprefix("markov_head."): tensor for name, tensor in reference.w.items() if "markov" in name}
+    head.load_state_dict(stored)
+    logits, hidden = torch.randn(2, N_STEPS, 512), torch.randn(2, N_STEPS, 64)
+    first = torch.tensor([3, 400])
+    with torch.no_grad():
+        tokens, corrected = head.sample_block_tokens(logits, first_prev_token_ids=first, hidden_states=hidden)
+    for i in range(2):
+        ours, picked = reference._pick(logits[i], hidden[i], int(first[i]))
+        assert picked == tokens[i].tolist()
+        assert (ours - corrected[i]).abs().max() < 1e-5 * corrected.abs().max()
 
 
 OTHERS = {

@@ -153,7 +153,19 @@ REFUSED: dict[str, tuple[DFlashSpec, str]] = {
     "other hidden size": (DFlashSpec(top={"hidden_size": 65}), "--target"),
     "other activation": (DFlashSpec(top={"hidden_act": "gelu"}), "hidden_act"),
     "biases": (DFlashSpec(top={"attention_bias": True}), "attention_bias"),
-    "other Markov head": (DFlashSpec("dspark", top={"markov_head_type": "other"}), "type 'other'"),
+    "other Markov head": (
+        DFlashSpec("dspark", top={"markov_head_type": "other"}),
+        "markov_head_type is 'other', expected vanilla, gated, rnn",
+    ),
+    "a gate of another Markov head": (
+        DFlashSpec("dspark", gate="gated", top={"markov_head_type": "rnn"}),
+        "gate_proj",
+    ),
+    "a gate without a type": (DFlashSpec("dspark", gate="rnn", top={"markov_head_type": None}), "joint_proj"),
+    "a recurrent head that begins after its training": (
+        DFlashSpec("dspark", speculators=True, gate="rnn"),
+        r"recurrent Markov head \(rnn\) with sample_from_anchor false is not supported",
+    ),
     "other network": (DFlashSpec(top={"model_arch": "other"}), "model_arch 'other'"),
     "other projector": (DFlashSpec(extra={"projector_type": "other"}), "type 'other'"),
     "no rank": (DFlashSpec("dspark", top={"markov_rank": None}), "markov_w1"),

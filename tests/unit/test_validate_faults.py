@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fixtures import dflash
 from fixtures.dflash import CASES as BLOCK_CASES
+from fixtures.dflash import OURS as OUR_BLOCK_CASES
 from fixtures.dflash import make_dflash
 from fixtures.eagle3_checkpoints import CASES, PEAGLE, make_draft, make_target_gguf
 from fixtures.tiny_gguf import write_draft, write_target
@@ -22,13 +23,13 @@ from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.validate import require_vocabulary
 
-U32, F32, STRING, ARRAY = 4, 6, 8, 9
+U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
 NAN = float("nan")
 
 
 def key(name: str, value: float | bytes, kind: int = U32) -> Callable[[File], None]:
     """Sets a key of the draft or target."""
-    encoded = text(value) if isinstance(value, bytes) else struct.pack("<f" if kind == F32 else "<I", value)
+    encoded = text(value) if isinstance(value, bytes) else struct.pack({F32: "<f", BOOL: "<?"}.get(kind, "<I"), value)
 
     def change(file: File) -> None:
         full = name.encode()
@@ -160,6 +161,9 @@ BLOCKS: dict[str, tuple[str, Callable[[File], None], str]] = {
     "wide sections of the rotation": ("dflash", sections(99, 1), "rotary sections of [99, 1, 0, 0]"),
     "a foreign tensor": ("dflash", added("blk.0.attn_post_norm.weight", [64], 0), "do not belong to a draft"),
     "a short Markov head": ("dspark", tensor("markov_w2.weight", dims=[16, 100]), "markov_w2.weight has shape"),
+    "a narrow gate": ("dspark-gated", tensor("markov_w2.gate.weight", dims=[79, 16]), "gate.weight has shape"),
+    "a short cell": ("dspark-rnn", tensor("markov_w2.gate.weight", dims=[96, 47]), "gate.weight has shape"),
+    "a cell that begins late": ("dspark-rnn", key("sample_from_anchor", False, BOOL), "recurrent Markov head begins"),
     "groups that do not divide": ("dflash2", key("conv_group_size", 7), "groups of 7"),
     "many candidates": ("dflash2", key("selector_top_k", 60), "60 candidates"),
     "a flat kernel": ("dflash2", tensor("blk.0.attn_conv_base", dims=[64, 4, 1]), "attn_conv_base has shape"),
@@ -170,7 +174,9 @@ BLOCKS: dict[str, tuple[str, Callable[[File], None], str]] = {
 def test_block_drafts(fault: str, tmp_path: Path) -> None:
     case, change, message = BLOCKS[fault]
     target = make_target_gguf(tmp_path / "target.gguf")
-    convert_draft(make_dflash(tmp_path / "draft", BLOCK_CASES[case]), target, tmp_path / "bad.gguf")
+    convert_draft(
+        make_dflash(tmp_path / "draft", {**BLOCK_CASES, **OUR_BLOCK_CASES}[case]), target, tmp_path / "bad.gguf"
+    )
     require_models(target, tmp_path / "bad.gguf")
     file = read(tmp_path / "bad.gguf")
     if "a mask" in fault:

@@ -64,6 +64,9 @@ MODEL = (
     vector("rope_freqs.weight", "R", required=False),
 )
 MARKOV = (matrix("markov_w1.weight", "M", "V"), matrix("markov_w2.weight", "M", "D"))
+GATE_NAME = "markov_w2.gate"
+GATE = (matrix(f"{GATE_NAME}.weight", "H+M", "M"), vector(f"{GATE_NAME}.bias", "M"))
+CELL = (matrix(f"{GATE_NAME}.weight", "2*M+H", "3*M"), vector(f"{GATE_NAME}.bias", "3*M"))
 CONFIDENCE = (matrix("conf_proj.weight", "H+M", "1", required=False), vector("conf_proj.bias", "1", required=False))
 SELECTOR = (
     matrix("selector_predecessor.weight", "S", "V"),
@@ -110,6 +113,8 @@ def check_dflash(header: Header) -> Iterator[str]:
     if unknown := unknown_names(blocks, header.tensors):
         yield f"it contains tensors that do not belong to a draft: {', '.join(unknown[:3])}"
     yield from check_map(header, sizes)
+    if CELL[0] in blocks[0].rows and header.arch_key("sample_from_anchor", True) is False:
+        yield f"a recurrent Markov head begins with the row of the last token, but {PREFIX}sample_from_anchor is false"
 
 
 def _check_boundaries(header: Header) -> Iterator[str]:
@@ -166,11 +171,19 @@ def _sizes(header: Header) -> dict[str, int]:
     }
 
 
+def _gate(header: Header, rank: int) -> tuple[Tensor, ...]:
+    """Return the rows of a gated or a recurrent Markov head, () for another."""
+    stored = [header.tensors.get(f"{GATE_NAME}.{part}") for part in ("weight", "bias")]
+    if not any(stored):
+        return ()
+    return CELL if any(tensor and tensor.shape[-1] == 3 * rank for tensor in stored) else GATE
+
+
 def _blocks(header: Header, sizes: dict[str, int]) -> list[Block]:
     has_selector = "selector_hidden.weight" in header.tensors
     model = MODEL + (SELECTOR if has_selector else ())
     if "markov_w1.weight" in header.tensors or "markov_w2.weight" in header.tensors:
-        model += MARKOV + CONFIDENCE
+        model += MARKOV + CONFIDENCE + _gate(header, sizes["M"])
     block = GEMMA_BLOCK if "blk.0.post_attention_norm.weight" in header.tensors else BLOCK
     rows = block + (CONVOLUTIONS if has_selector else ())
     return [Block(model), *(Block(rows, f"blk.{i}.") for i in range(header.number("block_count")))]

@@ -109,6 +109,16 @@ class Loader {
     }
 };
 
+// name: a tensor of w2, to which the gate's belong.
+void load_markov_gate(llama_model_base & m, const std::string & name) {
+    const ggml_tensor * gate = m.ml->get_tensor_meta(MARKOV_GATE);
+    if (gate && name == "markov_w2.weight") {
+        const int64_t n_in = gate->ne[0], n_out = gate->ne[1];
+        m.create_tensor(m.tn(LLM_TENSOR_DSPARK_MARKOV_W2, "gate.weight"), {n_in, n_out}, 0);
+        m.create_tensor(m.tn(LLM_TENSOR_DSPARK_MARKOV_W2, "gate.bias"), {n_out}, 0);
+    }
+}
+
 }  // namespace
 
 bool draft_is_extended(const llama_model_loader & loader) {
@@ -120,6 +130,10 @@ void load_extended_draft(llama_model_base & model) {
 }
 
 ggml_tensor * load_trimmed_head(llama_model_base & model, const LLM_TN_IMPL & name, int flags) {
+    if (name.tensor == LLM_TENSOR_DSPARK_MARKOV_W2) {
+        load_markov_gate(model, name.str());
+        return nullptr;
+    }
     const bool has_head =
         model.arch == LLM_ARCH_QWEN35 || model.arch == LLM_ARCH_QWEN35MOE || model.arch == LLM_ARCH_QWEN3NEXT;
     if (!has_head || name.tensor != LLM_TENSOR_OUTPUT || model.d2t || model.ml->get_weight("blk.0.attn_norm.weight")) {
@@ -136,6 +150,9 @@ ggml_tensor * load_trimmed_head(llama_model_base & model, const LLM_TN_IMPL & na
 void require_stock_graph(const llama_model & model, bool is_mtp) {
     if (is_mtp && model.d2t) {
         throw std::runtime_error("this MTP head has its own vocabulary: only the eagle_session interface runs it");
+    }
+    if (model.get_tensor(MARKOV_GATE)) {
+        throw std::runtime_error("this draft's Markov head has a gate: only the eagle_session interface runs it");
     }
     if (model.get_tensor(MARKER)) {
         throw std::runtime_error(

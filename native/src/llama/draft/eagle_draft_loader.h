@@ -23,12 +23,17 @@ bool draft_is_extended(const llama_model_loader & loader);
 
 void load_extended_draft(llama_model_base & model);
 
+// Tensors of a DSpark draft's Markov head that is gated or recurrent.
+constexpr const char * MARKOV_GATE = "markov_w2.gate.weight";
+constexpr const char * MARKOV_GATE_BIAS = "markov_w2.gate.bias";
+
 // Loads the head of a file that holds only an MTP head with the vocabulary map d2t (FastMTP-32K), and the map, when the
-// loader of its architecture creates the tensor `name`. Returns null for other tensors and files.
+// loader of its architecture creates the tensor `name`. Returns null for other tensors and files. Also loads the gate
+// of a Markov head, with its w2.
 ggml_tensor * load_trimmed_head(llama_model_base & model, const LLM_TN_IMPL & name, int flags);
 
-// Throws for a model that llama.cpp's own graphs cannot compute: an extended draft, whose further tensors they would
-// silently ignore, and an MTP head with a vocabulary map.
+// Throws for a model that llama.cpp's own graphs cannot compute: an extended draft and a Markov head with a gate, whose
+// further tensors they would silently ignore, and an MTP head with a vocabulary map.
 void require_stock_graph(const llama_model & model, bool is_mtp);
 
 std::string join(const std::vector<int32_t> & ids);

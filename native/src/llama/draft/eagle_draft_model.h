@@ -33,8 +33,9 @@ struct DraftRope {
 struct DraftBlock {
     int32_t n_max = 0;  // longest draft; 0: the model drafts one token at a time
     llama_token mask = -1;
-    bool from_anchor = false;  // the row of the last token proposes the first token; else the row after it does
-    bool causal = false;       // rows of the block do not attend to later ones
+    bool from_anchor = false;    // the row of the last token proposes the first token; else the row after it does
+    bool causal = false;         // rows of the block do not attend to later ones
+    bool causal_window = false;  // the same in layers with a sliding window
     bool follows_row = false;  // the block begins with the last row that has states, and passes through the layers with
                                // all rows; such a block is causal, and its first row proposes the first token
 

@@ -121,15 +121,40 @@ class DFlashBuilder : public GraphBuilder {
     }
 
     void choose_by_markov(ggml_tensor * logits, ggml_tensor * hidden) {
-        ggml_tensor * before = g.last_tokens;
+        ggml_tensor *before = g.last_tokens, *state = nullptr;
         for (int64_t step = 0; step < g.shape.n_steps; step++) {
-            ggml_tensor * bias = ggml_mul_mat(ctx, m.markov.w2, ggml_get_rows(ctx, m.markov.w1, before));
+            ggml_tensor * code = gated(ggml_get_rows(ctx, m.markov.w1, before), columns_of_step(hidden, step), state);
+            ggml_tensor * bias = ggml_mul_mat(ctx, m.markov.w2, code);
             bias = m.markov.scale ? ggml_mul(ctx, bias, m.markov.scale) : bias;
             ggml_tensor * sum = ggml_add(ctx, columns_of_step(logits, step), bias);
             ggml_tensor * id = best_of(sum);
             record(sum, id, entry_of(ggml_soft_max(ctx, sum), id), columns_of_step(hidden, step));
             before = target_ids(id);
         }
+    }
+
+    // Applies the gate of a Markov head, if it has one, to the codes {rank, parts} of the tokens before. hidden: of the
+    // rows. state: of a recurrent head, null before the first row.
+    ggml_tensor * gated(ggml_tensor * code, ggml_tensor * hidden, ggml_tensor *& state) {
+        if (!m.markov.gate) {
+            return code;
+        }
+        if (!m.markov.is_recurrent()) {
+            ggml_tensor * share = linear(m.markov.gate, m.markov.gate_bias, ggml_concat(ctx, hidden, code, 0));
+            return ggml_mul(ctx, ggml_sigmoid(ctx, share), code);
+        }
+        state = state ? state : ggml_scale(ctx, code, 0.0f);
+        ggml_tensor * x = ggml_concat(ctx, ggml_concat(ctx, state, code, 0), hidden, 0);
+        x = linear(m.markov.gate, m.markov.gate_bias, x);
+        ggml_tensor * kept = ggml_sigmoid(ctx, third_of(x, 0));
+        ggml_tensor * fresh = ggml_tanh(ctx, third_of(x, 1));
+        state = ggml_add(ctx, ggml_mul(ctx, kept, ggml_sub(ctx, state, fresh)), fresh);
+        return ggml_tanh(ctx, third_of(x, 2));
+    }
+
+    ggml_tensor * third_of(ggml_tensor * x, int64_t i) {
+        const int64_t n = x->ne[0] / 3;
+        return ggml_cont(ctx, ggml_view_2d(ctx, x, n, x->ne[1], x->nb[1], i * n * x->nb[0]));
     }
 
     // The score of a candidate is its logit, plus the product of its code, the code of the token before and the state.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "eagle_draft_loader.h"
 #include "eagle_error.h"
 #include "llama-arch.h"
 #include "llama-model.h"
@@ -95,7 +96,10 @@ void DFlashModel::read_shapes(const llama_model & draft, const llama_model & tar
 void DFlashModel::read_block(const llama_model & draft) {
     const int32_t size = draft.hparams.dflash_block_size > 0 ? (int32_t) draft.hparams.dflash_block_size : BLOCK_SIZE;
     block.mask = draft.vocab.token_mask();
+    // A file that states nothing, with and without windows: layers with one are causal, as SGLang and vLLM have it.
+    const bool is_mixed = std::find(windowed.begin(), windowed.end(), false) != windowed.end();
     block.causal = flag(draft, "dflash.attention.causal", false);
+    block.causal_window = flag(draft, "dflash.attention.causal", is_mixed);
     block.from_anchor = flag(draft, "dflash.sample_from_anchor", draft.dspark_markov_w1 != nullptr);
     block.n_max = size - block.n_rows(0);
     if (block.mask < 0 || block.mask >= n_vocab) {
@@ -143,19 +147,39 @@ void DFlashModel::read_tensors(const llama_model & draft, const llama_model & ta
 void DFlashModel::read_choice(const llama_model & draft) {
     selector = {draft.dflash_selector_prev, draft.dflash_selector_next, draft.dflash_selector_hidden,
                 (int32_t) draft.hparams.dflash_selector_top_k};
-    markov = {draft.dspark_markov_w1, draft.dspark_markov_w2, draft.dspark_markov_w2_s};
+    markov = {draft.dspark_markov_w1, draft.dspark_markov_w2, draft.dspark_markov_w2_s,
+              const_cast<ggml_tensor *>(draft.get_tensor(MARKOV_GATE)),
+              const_cast<ggml_tensor *>(draft.get_tensor(MARKOV_GATE_BIAS))};
     if (selector.before) {
         kind = "DFlash2";
     }
     if (markov.w1) {
         kind = "DSpark";
         can_trim = false;
+        require_gate();
+    }
+}
+
+void DFlashModel::require_gate() const {
+    if (!markov.gate) {
+        return;
+    }
+    const int64_t rank = markov.w1->ne[0], n_in = markov.gate->ne[0], n_out = markov.gate->ne[1];
+    const bool is_gate = n_in == n_embd + rank && n_out == rank;
+    const bool is_cell = n_in == n_embd + 2 * rank && n_out == 3 * rank;
+    if (!is_gate && !is_cell) {
+        incompatible(
+            format("the Markov head's gate is %lld x %lld: convert it again", (long long) n_in, (long long) n_out));
+    }
+    if (is_cell && !block.from_anchor) {  // it was trained from the row of the last token on
+        incompatible("a recurrent Markov head needs dflash.sample_from_anchor: convert it again");
     }
 }
 
 std::vector<ggml_tensor **> DFlashModel::weights() {
-    std::vector<ggml_tensor **> all = {&fc,           &hidden_norm, &output_norm,  &output,         &output_scale,
-                                       &rope.factors, &markov.w2,   &markov.scale, &selector.hidden};
+    std::vector<ggml_tensor **> all = {&fc,           &hidden_norm,      &output_norm,    &output,
+                                       &output_scale, &rope.factors,     &markov.w2,      &markov.scale,
+                                       &markov.gate,  &markov.gate_bias, &selector.hidden};
     for (DFlashLayer & l : layers) {
         all.insert(all.end(), {&l.attn_norm, &l.wq, &l.wk, &l.wv, &l.wo, &l.q_norm, &l.k_norm, &l.sinks, &l.ffn_norm,
                                &l.ffn_gate, &l.ffn_up, &l.ffn_down, &l.attn_conv.base, &l.attn_conv.proj,

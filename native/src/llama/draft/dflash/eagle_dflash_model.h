@@ -19,11 +19,16 @@ struct DFlashSelector {
     int32_t n_candidates = 0;
 };
 
-// Markov head of DSpark: adds to a row's logits by the token before.
+// Markov head of DSpark: adds to a row's logits by the token before. A gated head also reads the row's state H, and a
+// recurrent one its own state (rank values) of the row before.
 struct DFlashMarkov {
     ggml_tensor * w1 = nullptr;     // {rank, V}; null: none
     ggml_tensor * w2 = nullptr;     // {rank, D}
     ggml_tensor * scale = nullptr;  // {1}, or null
+    ggml_tensor * gate = nullptr;  // {H + rank, rank} of a gated head, {2*rank + H, 3*rank} of a recurrent one, or null
+    ggml_tensor * gate_bias = nullptr;  // with it
+
+    bool is_recurrent() const { return gate->ne[1] == 3 * w1->ne[0]; }
 };
 
 struct DFlashLayer {
@@ -64,6 +69,7 @@ struct DFlashModel : DraftModel {
     void read_block(const llama_model & draft);
     void read_tensors(const llama_model & draft, const llama_model & target);
     void read_choice(const llama_model & draft);
+    void require_gate() const;
     void read_rope(const llama_model & draft);
 };
 

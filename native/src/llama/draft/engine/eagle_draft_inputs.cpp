@@ -41,8 +41,8 @@ void DraftInputs::write(const DraftGraph & g, const std::vector<DraftRows> & par
         last_tokens.push_back(parts[p].tokens ? parts[p].tokens[parts[p].n - 1] : 0);
     }
     set_positions_and_slots(g, parts);
-    write_mask(g, g.mask, parts, window, INT32_MAX);
-    write_mask(g, g.mask_window, parts, window, model_.n_window);
+    write_mask(g, g.mask, parts, window);
+    write_mask(g, g.mask_window, parts, window);
     write_input(g.states_of_rows, states_of_rows.data());
     write_input(g.embeddings, embeddings_.data());
     write_blocks(g, parts);
@@ -95,12 +95,15 @@ void DraftInputs::write_blocks(const DraftGraph & g, const std::vector<DraftRows
 }
 
 // Row r of a part attends to the filled ones of the last `window` or n_window slots, its own included, and a row of a
-// block also to the rest of the block.
+// block that is not causal also to the rest of the block.
 void DraftInputs::write_mask(const DraftGraph & g, ggml_tensor * mask, const std::vector<DraftRows> & parts,
-                             int32_t window, int32_t n_window) {
+                             int32_t window) {
     if (!mask->buffer) {  // no layer uses it
         return;
     }
+    const bool of_window = mask == g.mask_window;
+    const bool causal = of_window ? model_.block.causal_window : model_.block.causal;
+    const int32_t n_window = of_window ? model_.n_window : INT32_MAX;
     const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0f), hidden = ggml_fp32_to_fp16(-INFINITY);
     mask_.assign((size_t) mask->ne[1] * g.shape.n_kv, hidden);
     for (size_t p = 0; p < parts.size(); p++) {
@@ -111,7 +114,7 @@ void DraftInputs::write_mask(const DraftGraph & g, ggml_tensor * mask, const std
         for (int32_t r = 0; r < g.n_mask_rows(p); r++) {
             const auto row = mask_.begin() + (size_t) (g.mask_row(p) + r) * g.shape.n_kv;
             const int32_t end = slot + r + 1;
-            const int32_t seen = g.n_block > 0 && !model_.block.causal ? slot + g.n_block : end;
+            const int32_t seen = g.n_block > 0 && !causal ? slot + g.n_block : end;
             sequence.memory.each_range(std::max(first, end - n_seen), seen, [&](int32_t at, int32_t n) {
                 std::fill_n(row + at - g.shape.parts[p].first_kv, n, visible);
             });

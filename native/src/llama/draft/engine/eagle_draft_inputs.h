@@ -41,8 +41,7 @@ class DraftInputs {
     void set_positions_and_slots(const DraftGraph & graph, const std::vector<DraftRows> & parts);
     void set_position(const DraftGraph & graph, const DraftRows & rows, int32_t i, int32_t group, int32_t place,
                       int32_t n);
-    void write_mask(const DraftGraph & graph, ggml_tensor * mask, const std::vector<DraftRows> & parts, int32_t window,
-                    int32_t n_window);
+    void write_mask(const DraftGraph & graph, ggml_tensor * mask, const std::vector<DraftRows> & parts, int32_t window);
 };
 
 }  // namespace eagle
