@@ -96,11 +96,12 @@ def test_the_stream_of_a_conversation_continues_without_its_client(server: Serve
     assert server.get("/v1/stream?conv_id=c1::target")[0] == 404
 
 
-def test_the_stream_of_a_conversation_stops_when_it_is_deleted(server: Served) -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/completions"])
+def test_the_stream_of_a_conversation_stops_when_it_is_deleted(server: Served, path: str) -> None:
     connection = server.connect()
     headers = {"Content-Type": "application/json", "X-Conversation-Id": "c2"}
-    body = {**CHAT, "max_tokens": N_CONTEXT, "stream": True}
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    body = {**CHAT, "max_tokens": N_CONTEXT, "stream": True, "prompt": "abc"}
+    connection.request("POST", path, json.dumps(body), headers)
     wait_for(server, is_busy=True)
     connection.close()
     assert server.get("/metrics")[0] == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from llama_eagle.serving.apis.messages.bodies import chat_body
 from llama_eagle.serving.apis.messages.events import Message
 from llama_eagle.serving.events import EVENTS, LINES, PieceStream
 from llama_eagle.serving.pieces import CallPiece, End, Piece
+from llama_eagle.serving.resume import Sessions
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 USE = {"type": "tool_use", "id": "toolu_a", "name": "f", "input": {"city": "Köln", "n": [1, None]}}
@@ -191,7 +193,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"mcp_servers": [{}]}, "'mcp_servers'"), ({"thinking": "on"}, "'thinking'"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1.5}}, "'thinking.budget_tokens'"),
     ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "clear_tool_uses_20250919"),
-    ({"output_config": {"effort": 5}}, "'effort'"), ({"output_config": {"format": {"type": "x"}}}, "format.type 'x'"),
+    ({"output_config": {"effort": 5}}, "output_config.effort"),
+    ({"output_config": {"format": {"type": "x"}}}, "format.type 'x'"),
     ({"output_format": {"type": "json_schema"}}, "no schema"), ({"tools": "a"}, "'tools'"),
     ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "web_search_20250305"),
 ]  # fmt: skip
@@ -308,7 +311,8 @@ def sent_of(answer: Answered, kind: bytes = EVENTS) -> list[bytes]:
         return piece.content.encode()
 
     stream = PieceStream(answer, written, lambda error: str(error).encode(), lambda: b"!", kind)
-    asyncio.run(stream({}, receive, send))
+    scope = {"headers": [], "app": SimpleNamespace(sessions=Sessions())}
+    asyncio.run(stream(scope, receive, send))
     assert answer.is_closed and [each.get("more_body") for each in sent] == [None, *[True] * (len(sent) - 2), None]
     assert sent[-1]["body"] == b""
     return [each["body"] for each in sent[1:-1]]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_eagle.serving.api_errors import Refusal, as_refusal
 
@@ -50,6 +50,12 @@ class PieceStream(Generic[Part]):
         self._kind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response: ASGIApp = self._send
+        if self._kind == EVENTS:
+            response = scope["app"].sessions.resumable(response, scope)
+        await response(scope, receive, send)
+
+    async def _send(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         async def write(data: bytes) -> None:
             for part in [data] if self._kind == EVENTS else data.splitlines(keepends=True):
                 if part:

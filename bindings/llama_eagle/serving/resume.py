@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -86,9 +85,9 @@ class Sessions:
     def __init__(self) -> None:
         self._all: dict[str, Session] = {}
 
-    def resumable(self, headers: Mapping[bytes, bytes], response: ASGIApp, scope: Scope) -> ASGIApp:
+    def resumable(self, response: ASGIApp, scope: Scope) -> ASGIApp:
         """Return a response that continues without its client, if the request names a conversation."""
-        name = headers.get(HEADER, b"").decode("latin-1")
+        name = dict(scope["headers"]).get(HEADER, b"").decode("latin-1")
         if not name:
             return response
         self.stop(name)
@@ -169,7 +168,7 @@ async def read(request: Request) -> Any:
     if not given.isdecimal() or len(given) > 18:
         raise Refusal(400, "'from' is no number of bytes")
     if int(given) < session.n_dropped:
-        raise Refusal(400, "the stream is not kept from there on: ask again")
+        raise Refusal(400, "the beginning of this stream is no longer kept: send the request again")
     return _Replay(session, int(given))
 
 

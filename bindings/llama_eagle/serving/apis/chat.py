@@ -34,8 +34,7 @@ async def complete(request: Request) -> Any:
     answer = await chats.open_chat(request.app, read_json_body(await request.body()))
     if answer.request.has_stream:
         chunks = Chunks(answer)
-        stream = PieceStream(answer, chunks.written, failed, chunks.finished)
-        return request.app.sessions.resumable(dict(request.scope["headers"]), stream, request.scope)
+        return PieceStream(answer, chunks.written, failed, chunks.finished)
     return JSONAnswer(whole(answer, await all_pieces(answer)))
 
 
