@@ -252,6 +252,15 @@ def test_an_answer_that_is_continued_is_not_repeated(server: Served, begun: str)
     assert whole_text(server, "/v1/chat/completions", {**named, "temperature": 0}).strip() == expected.strip()
 
 
+def test_a_question_is_continued(server: Served) -> None:
+    body = {"messages": QUESTION, "max_tokens": 6, "temperature": 0, "add_generation_prompt": False}
+    body["continue_final_message"] = True
+    prompt = server.post("/apply-template", body)[1]["prompt"]
+    assert prompt.endswith(QUESTION[-1]["content"])
+    expected = server.complete(prompt, 6, temperature=0)["content"]
+    assert whole_text(server, "/v1/chat/completions", body).strip() == expected.strip()
+
+
 def text_of(path: str, found: list[dict[str, Any]]) -> str:
     """Return thoughts and text of a stream."""
     if path == "/v1/responses":

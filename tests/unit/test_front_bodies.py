@@ -317,7 +317,9 @@ def test_last_answers_are_continued() -> None:
     closed = (USER, said("assistant", "<think>a</think>b"))
     assert read(served(THINKING), closed, **given).continued == "content"
     assert "add_generation_prompt" in refused(messages=messages, continue_final_message=True)
-    assert "last message" in refused(continue_final_message=True, add_generation_prompt=False)
+    assert read(continue_final_message=True, add_generation_prompt=False).continued == "question"
+    for more in ({"continue_final_message": "reasoning_content"}, {"continue_final_message": True, "echo": True}):
+        assert "answer" in refused(add_generation_prompt=False, **more)
     assert "last two" in refused(messages=(*messages, said("assistant")))
     assert "calls" in refused(messages=(USER, called()))
 

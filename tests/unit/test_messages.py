@@ -17,8 +17,10 @@ from llama_eagle.drop_in.replies import ARGUMENTS, NamedCall, Part
 from llama_eagle.errors import EagleError, UsageError
 from llama_eagle.sessions.chats import template_worker
 from llama_eagle.sessions.chats.abilities import TOOL, shows_calls
+from llama_eagle.sessions.chats.continued import render_begun
 from llama_eagle.sessions.chats.messages import as_texts, normalized, render_chat, text_of, with_objects
 from llama_eagle.vision.pictures import Sources
+from transformers.utils.chat_template_utils import render_jinja_template
 
 PART = {"type": "text", "text": "ONE"}
 CHATS: dict[str, tuple[list[Any], list[str]]] = {
@@ -453,6 +455,20 @@ def test_empty_texts_of_a_template_that_refuses_empty_answers() -> None:
     assert found == ["", [{"type": "text", "text": ""}], "", ""]
     older = [USER, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]
     assert as_texts(older)[1]["content"] == ""
+
+
+@pytest.mark.parametrize("content", ["How do I ", "Why", [{"type": "text", "text": "How "}]])
+@pytest.mark.parametrize("name", ["Qwen-Qwen3-0.6B", "google-gemma-2-2b-it", "openai-gpt-oss-120b"])
+def test_a_question_is_continued_as_by_transformers(name: str, content: Any) -> None:
+    """The second template trims texts; only some read parts."""
+    messages = [USER, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": content}]
+    plain = [*messages[:2], {"role": "user", "content": text_of(content)}]
+    variables = {"bos_token": "<s>", "eos_token": "</s>"}
+    template = named(name)
+    (expected,), _ = render_jinja_template([plain], chat_template=template, continue_final_message=True, **variables)
+    assert render_begun(template, {**variables, "messages": messages}, name) == expected
+    with pytest.raises(UsageError, match="does not show the last message"):
+        render_begun("{{ messages[0]['content'] }}", {**variables, "messages": messages}, name)
 
 
 def named(name: str) -> str:

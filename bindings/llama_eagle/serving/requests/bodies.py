@@ -19,7 +19,7 @@ from llama_eagle.serving.requests.parameters import (
     require_types,
     require_unused,
 )
-from llama_eagle.sessions.chats.continued import CONTENT, REASONING, read_begun, without_empty_end
+from llama_eagle.sessions.chats.continued import CONTENT, QUESTION, REASONING, read_begun, without_empty_end
 from llama_eagle.sessions.chats.fallbacks import EFFORT
 from llama_eagle.sessions.chats.messages import read_messages, with_arguments
 from llama_eagle.sessions.chats.tools import read_choice, read_tools, with_calls, with_tools
@@ -104,7 +104,9 @@ def _require_parameters(body: Body) -> None:
     require(isinstance(body.get("reasoning_effort", ""), str), "'reasoning_effort' is no text")
     require(body.get("suffix", "") == "", "chats do not complete before a 'suffix': leave it out, or use /infill")
     best_of = body.get("best_of", 1)
-    require(best_of in (1, body.get("n", 1)), "this server does not choose the 'best_of' several: leave it out")
+    require(
+        best_of in (1, body.get("n", 1)), "this server does not choose the best of several answers: leave out 'best_of'"
+    )
     require_types(body)
     is_echo = not body.get("echo") or "continue_final_message" in body
     require(is_echo, "chats do not echo prompts: leave out 'echo', or add 'continue_final_message'")
@@ -134,6 +136,8 @@ def _read_conversation(body: Body, template: str, media: MediaReader, *, continu
         not found[-1].get("tool_calls"),
         "the last message is an answer with tool calls, which no model continues: send the results of the calls",
     )
+    if found[-1]["role"] != "assistant":
+        return found, QUESTION
     last, continued = read_begun(template, found[-1], body.get("continue_final_message"))
     return [*found[:-1], last], continued
 
@@ -147,7 +151,10 @@ def _continues(body: Body, messages: list[Body], *, is_usual: bool) -> bool:
             body.get("add_generation_prompt") is False,
             "'continue_final_message' excludes a generation prompt: set 'add_generation_prompt' to false",
         )
-        require(is_last_answer, "'continue_final_message' continues an answer, but the last message is none")
+        require(
+            is_last_answer or asked != REASONING, "the last message is no answer, so it has no reasoning to continue"
+        )
+        require(is_last_answer or not body.get("echo"), "only answers are echoed: leave out 'echo'")
         return True
     is_meant = is_usual if asked is None else asked is not False
     if not is_meant or not is_last_answer:
@@ -214,5 +221,5 @@ def _read_settings(body: Body, served: Served) -> Body:
         require(isinstance(n, int) and not isinstance(n, bool), "'top_logprobs' is no whole number")
         settings["n_probs"] = max(1, n)
     else:
-        require("top_logprobs" not in body, "'top_logprobs' has no 'logprobs': set it to true")
+        require("top_logprobs" not in body, "'top_logprobs' needs 'logprobs': set it to true")
     return settings

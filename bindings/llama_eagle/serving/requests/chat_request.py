@@ -16,12 +16,12 @@ class ChatRequest:
     withdrawn_tools: names of those that it shows, but that may no longer be called. tool_choice: "auto", "none" or
     "required". parallel_calls: None for what the template supports. schema: of a response format. grammar: the
     request's own. variables: for the template, the server's included. thinks: None if the template decides.
-    reasoning_format: as in llama-server's API. continued: what of the last message, an answer, the model continues:
-    "content", "reasoning_content" or "" (nothing). echoes: the answer begins with what is continued. settings: the keys
-    of the child's raw `/completion` that the request sets: `stop`, a list, `n_predict` and its aliases, `n_cmpl`,
-    `n_probs`, `reasoning_budget_tokens`, samplers and others. n_alternatives: log-probabilities of each token; the
-    child computes at least one. model: as the request names it. has_stream: events instead of one answer.
-    has_usage: the stream ends with the usage. has_functions: calls have OpenAI's older form.
+    reasoning_format: as in llama-server's API. continued: what of the last message the model continues: "content" or
+    "reasoning_content" of an answer, "question" if it is none, or "" (nothing). echoes: the answer begins with what is
+    continued. settings: the keys of the child's raw `/completion` that the request sets: `stop`, a list, `n_predict`
+    and its aliases, `n_cmpl`, `n_probs`, `reasoning_budget_tokens`, samplers and others. n_alternatives:
+    log-probabilities of each token; the child computes at least one. model: as the request names it. has_stream: events
+    instead of one answer. has_usage: the stream ends with the usage. has_functions: calls have OpenAI's older form.
     """
 
     messages: list[dict[str, Any]]

@@ -1,17 +1,40 @@
-"""Last answers of a conversation, which the model continues or which are empty."""
+"""Last messages of a conversation, which the model continues, and last answers that are empty."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llama_eagle.sessions.chats.messages import text_of
+from llama_eagle.errors import UsageError
+from llama_eagle.sessions.chats.messages import render_chat, text_of
 
 Message = dict[str, Any]
 CONTENT, REASONING = "content", "reasoning_content"  # what of a last answer is continued
+QUESTION = "question"  # in their place if the last message is no answer
+MARK = "EAGLE_END_OF_THE_LAST_MESSAGE"
 START, END = "<|start|>assistant", "<|end|>"  # of gpt-oss
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 OPEN, CLOSE = "<think>", "</think>"
+
+
+def render_begun(template: str, variables: Mapping[str, Any], where: object) -> str:
+    """Return the prompt up to the end of the last message, as transformers' `continue_final_message` does.
+
+    Raises the errors of `render_chat`, and `UsageError` if the template does not show the message.
+    """
+    *before, last = variables["messages"]
+    content = last.get("content") or ""
+    if isinstance(content, str):
+        marked: Any = f"{content}{MARK} "
+    else:
+        n = next((i for i in reversed(range(len(content))) if content[i]["type"] == "text"), len(content))
+        text = content[n]["text"] if n < len(content) else ""
+        marked = [*content[:n], {"type": "text", "text": f"{text}{MARK} "}, *content[n + 1 :]]
+    found = render_chat(template, {**variables, "messages": [*before, {**last, "content": marked}]}, where)
+    text, mark, rest = found.rpartition(MARK)
+    if not mark:
+        raise UsageError("the chat template does not show the last message. Leave out continue_final_message.")
+    return text if rest.startswith(" ") else text.rstrip()  # the template trims texts
 
 
 def without_empty_end(messages: Sequence[Message]) -> list[Message]:
