@@ -178,7 +178,7 @@ def test_choices() -> None:
          {**allowed, "mode": "required", "tools": [{"type": "function", "name": "b__a", "namespace": "b"}]}),
     ):  # fmt: skip
         assert read(tool_choice=given)["tool_choice"] == expected
-    with pytest.raises(Refusal, match="ignored"):
+    with pytest.raises(Refusal, match="ignores"):
         read(tool_choice={**allowed, "mode": "required"})
 
 

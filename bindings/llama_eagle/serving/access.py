@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-FOREIGN_PAGE = "a page of another site: start this server with a key and -- --cors-origins for it"
+FOREIGN_PAGE = "pages of other sites may not use this server: start it with a key and -- --cors-origins ORIGIN"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import POINTER, c_bool, c_char_p, c_int32, c_size_t, c_void_p
 from functools import cache
@@ -17,6 +18,9 @@ from llama_eagle.native.closing import free_with
 from llama_eagle.sessions.chats.anchors import function_with_places, tools_with_places, with_places
 
 LIBRARY_NAMES = ("libllama-common.so", "libllama-common.dylib", "libllama-common.dll", "llama-common.dll")
+NO_CALLS = "requires a call"
+_HAS_REMEDY = re.compile(r": (?:use|write|leave|correct) ")
+_UNCLEAR = re.compile(r"\[json\.exception\.[^\]]*\] |JSON schema conversion failed: JSON schema error at ")
 FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_schema_grammar": ([c_char_p, POINTER(c_char_p)], c_int32),
     "eagle_calls_grammar": ([c_char_p, POINTER(c_char_p)], c_int32),
@@ -114,7 +118,9 @@ def _json(value: Any) -> bytes:
     try:
         return json.dumps(value, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"JSON cannot represent these messages: {error}. Correct them.") from None
+        raise UsageError(
+            f"JSON cannot represent these messages ({error}). Send texts, numbers, lists and dicts."
+        ) from None
 
 
 def _plain(value: Any) -> Any:
@@ -132,8 +138,17 @@ def _call(name: str, *arguments: Any) -> str:
         return text
     reason = "".join(filter(str.isprintable, " ".join(text.split())))[:500]
     if status == ERR_ARGUMENT:
-        raise UsageError(f"{reason}. Correct it.")
+        raise UsageError(_with_remedy(reason))
     raise NativeError(f"{name}: {reason}", code=status, call=name)
+
+
+def _with_remedy(reason: str) -> str:
+    """Return the library's reason in plain words, with a remedy unless it has one."""
+    reason = _UNCLEAR.sub("", reason)
+    if NO_CALLS in reason:
+        return f"{reason}. Leave tool_choice out, or use a model whose template has calls."
+    remedy = "the schema" if "schema" in reason else "the messages, the tools or the chat template"
+    return reason if _HAS_REMEDY.search(reason) else f"{reason}. Change {remedy}."
 
 
 @cache

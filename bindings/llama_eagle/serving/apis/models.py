@@ -53,7 +53,7 @@ def one_of(found: dict[str, Any], name: str) -> dict[str, Any]:
     for model in found["data"]:
         if name in (model["id"], *model.get("aliases", ())):
             return dict(model)
-    raise Refusal(404, f"the model '{name}' is none of this server's: {', '.join(_quoted(found))}", "model_not_found")
+    raise Refusal(404, f"this server has no model '{name}', only {', '.join(_quoted(found))}", "model_not_found")
 
 
 def _quoted(found: dict[str, Any]) -> Iterator[str]:

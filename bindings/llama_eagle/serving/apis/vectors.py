@@ -85,7 +85,10 @@ async def rank(request: Request) -> Response:
     key = "texts" if "texts" in body else "documents"
     if isinstance(given := body.get(key), list):
         body[key] = [each.get("text") if isinstance(each, dict) else each for each in given]
-        require(body.get("query") != "" or "" not in body[key], "'query' and a document are empty: leave it out")
+        require(
+            body.get("query") != "" or "" not in body[key],
+            "'query' and a document are both empty: leave out the document",
+        )
     data = await _ask(front, path, body)
     if key == "texts" or not body.get("return_documents"):
         return Response(data, media_type=JSON)

@@ -118,7 +118,9 @@ def read_arguments(given: Any, name: str) -> Mapping[str, Any]:
         except ValueError:
             found = completed(given) if given.lstrip().startswith("{") else None
     if not isinstance(found, Mapping):
-        raise UsageError(f"the arguments of a call of {name!r} are not a JSON object: {given!s:.80}. Correct them.")
+        raise UsageError(
+            f"the arguments of a call of {name!r} are not a JSON object: {given!s:.80}. Send them as they were."
+        )
     return found
 
 

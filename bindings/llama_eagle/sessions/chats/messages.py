@@ -118,7 +118,7 @@ def _read(message: Any, where: str) -> Message:
         found["reasoning_content"] = found["reasoning"]  # the newer name, which other servers use
     for key in ("name", "tool_call_id", "reasoning_content"):
         if not isinstance(found.get(key, ""), str):
-            raise UsageError(f"{where} has a {key!r} that is no text. Correct it, or leave it out.")
+            raise UsageError(f"{where} has a {key!r} that is no text. Send a text, or leave it out.")
     if "audio" in found:
         raise UsageError(f"{where} has 'audio', which is not supported. Send its transcript as the content.")
     if "refusal" in found and found.get("content", []) in ([], ()):

@@ -39,7 +39,9 @@ def render(template: str, variables: Mapping[str, Any], where: object) -> str:
     try:
         request = json.dumps({"template": template, "variables": dict(variables)}, default=_plain).encode()
     except (TypeError, ValueError) as error:
-        raise UsageError(f"JSON cannot represent these messages: {error}. Correct them.") from None
+        raise UsageError(
+            f"JSON cannot represent these messages ({error}). Send texts, numbers, lists and dicts."
+        ) from None
     response = _workers.request(request)
     if "error" in response:
         raise InputError(

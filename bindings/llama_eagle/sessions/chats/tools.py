@@ -38,7 +38,7 @@ def _read_tool(tool: Any) -> Tool:
     if not isinstance(name, str) or not name:
         raise UsageError("a tool's function has no name. Send one.")
     if not isinstance(function.get("description", ""), str):
-        raise UsageError(f"the tool {name!r} has a 'description' that is no text. Correct it.")
+        raise UsageError(f"the tool {name!r} has a 'description' that is no text. Send a text, or leave it out.")
     if function.get("strict") is True and "parameters" in function:
         require_grammar(function["parameters"], name)
     parameters = function.get("parameters", {})
@@ -55,7 +55,7 @@ def require_grammar(schema: Any, name: str) -> None:
         schema_grammar(json.dumps(schema))
     except UsageError as error:
         raise UsageError(
-            f"the tool {name!r} is strict, but its schema has no grammar ({error}). Correct it, or leave out 'strict'."
+            f"the tool {name!r} is strict, but its schema has no grammar. {error} Or leave out 'strict'."
         ) from None
 
 
@@ -87,7 +87,7 @@ def _allowed(choice: Mapping[str, Any], tools: Sequence[Tool]) -> tuple[str, lis
     given = choice.get("allowed_tools") or choice
     mode = (given.get("mode") or "auto") if isinstance(given, Mapping) else None
     if mode not in ("auto", "required"):
-        raise UsageError("tool_choice.mode is not auto or required. Correct it.")
+        raise UsageError("tool_choice.mode is neither auto nor required. Send one of them.")
     listed = given.get("tools")
     if not isinstance(listed, list | tuple) or not listed:
         raise UsageError("tool_choice of type allowed_tools has no list 'tools'. Send at least one.")

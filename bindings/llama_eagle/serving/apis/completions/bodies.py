@@ -83,7 +83,7 @@ def check_raw(given: Body, model: Served) -> Body:
     require(reads_media or not has_media, "this server reads no media: start it with --mmproj and an encoder that does")
     require_types(body)
     is_one = body.get("best_of", 1) in (1, body.get("n", 1))
-    require(is_one, "this server does not choose the 'best_of' several: leave it out")
+    require(is_one, "this server does not choose the best of several answers: leave out 'best_of'")
     require_constraints(body)
     triggers = body.get("grammar_triggers")
     for trigger in triggers if isinstance(triggers, list) else ():

@@ -251,7 +251,7 @@ def _thoughts(body: Body) -> Body:
     """Return how much a model thinks. The template's own variables take precedence."""
     found: Body = {}
     effort = object_at(body, "output_config").get("effort")
-    require(effort is None or isinstance(effort, str), "'effort' is no text")
+    require(effort is None or isinstance(effort, str), "'output_config.effort' is no text")
     if effort and "reasoning_effort" not in body:
         found["reasoning_effort"] = TEMPLATE_EFFORTS.get(effort, effort)
     thinking = object_at(body, "thinking")

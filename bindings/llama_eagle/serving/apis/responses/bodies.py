@@ -68,7 +68,7 @@ def _check(body: Body) -> None:
     require(isinstance(body.get("instructions", ""), str), "'instructions' is no text")
     for key in ("reasoning", "text"):
         require(isinstance(body.get(key, {}), dict), f"'{key}' is no object")
-    require(isinstance(body.get("reasoning", {}).get("effort") or "", str), "'effort' is no text")
+    require(isinstance(body.get("reasoning", {}).get("effort") or "", str), "'reasoning.effort' is no text")
     truncation = text_at(body, "truncation")
     require(truncation in ("", "auto", "disabled"), f"'truncation' is '{truncation}', which is not auto or disabled")
     require(body.get("top_logprobs", 0) == 0, NO_LOGPROBS.format("out 'top_logprobs'"))

@@ -65,7 +65,9 @@ def chosen(choice: Any) -> Any:
     found["tools"] = [chosen(tool) for tool in choice["tools"] if not _is_hosted(tool)]
     if choice["tools"] and not found["tools"] and text_at(choice, "type") == "allowed_tools":
         if text_at(choice, "mode") == "required":
-            raise Refusal(400, "'tool_choice' requires tools that are ignored here")
+            raise Refusal(
+                400, "'tool_choice' requires a tool that this server ignores: leave it out, or send functions"
+            )
         return "none"
     return found
 
