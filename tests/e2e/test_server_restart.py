@@ -56,8 +56,9 @@ def test_the_next_turn_is_read_alone(given: list[Any], tmp_path: Path) -> None:
 
 
 def test_the_draft_is_kept_too(tmp_path: Path) -> None:
+    """Of one of several models, too, whose draft lies next to it."""
     write_pair(tmp_path)
-    given = ("-m", tmp_path / "target.gguf", "-d", tmp_path / "draft.gguf", "--no-lookup", "-c", 2048, "-t", 1)
+    given = ("--models", tmp_path, "--no-lookup", "-c", 2048, "-t", 1)
     here = {"LLAMA_EAGLE_CACHE": str(tmp_path)}
     prompt = "abcdefgh ijkl " * 100
     with serve(*given, "--cache-disk", "1G", **here) as server:
