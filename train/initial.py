@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +156,9 @@ def choose_geometry(settings: Settings, info: TargetInfo, n_vocab_draft: int, ea
         whose = info.folder if earlier is None else earlier.folder
         raise ConfigError(f"--mrope: {whose} has no mrope_section. Omit --mrope.")
     if earlier is not None:
-        return earlier.geometry
-    return info.geometry(n_vocab_draft, settings.ffn_size, found if settings.mrope else None)
+        return replace(earlier.geometry, window=settings.window or earlier.geometry.window)
+    shape = info.geometry(n_vocab_draft, settings.ffn_size, found if settings.mrope else None)
+    return replace(shape, window=settings.window)
 
 
 def make_draft(

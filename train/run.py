@@ -308,7 +308,7 @@ def _draft(
             draft_ids=ids,
             embedding=frozen.embedding,
             acceptance=acceptance,
-            trained_length=settings.max_length,
+            trained_length=min(settings.max_length, geometry.window or settings.max_length),
             target=DraftOf(str(name.resolve() if name.exists() else name), info.architecture, info.aux_layers),
         )
 

@@ -36,6 +36,7 @@ class Settings:
     aux_layers: tuple[int, ...] | None = None  # boundaries; None: [2, L // 2, L - 3], from 4 up with vision
     n_vocab_draft: int | None = None  # None: as many as the data needs
     ffn_size: int | None = None  # None: the target's
+    window: int | None = None  # positions that a slot attends to; None: all
     n_steps: int = 5  # of test-time training
     max_length: int = 1024
     batch_size: int = 0  # sequences per forward pass; 0: 2 on a CPU, 8 on a GPU

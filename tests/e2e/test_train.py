@@ -230,8 +230,8 @@ def test_options_of_a_head(settings: Settings, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("layout", ["specforge", "speculators"])
 def test_a_run_starts_from_an_earlier_draft(settings: Settings, tmp_path: Path, layout: str) -> None:
-    """Its weights, vocabulary, width and layers; at a rate of nothing, what comes out is what went in."""
-    train(replace(settings, format=layout, ffn_size=40, aux_layers=(2, 3, 6)))
+    """Its weights, vocabulary, width, layers and window; at a rate of nothing, what comes out is what went in."""
+    train(replace(settings, format=layout, ffn_size=40, aux_layers=(2, 3, 6), window=8))
     first = load_file(settings.output / "model.safetensors")
     again = replace(settings, output=tmp_path / "again", init=str(settings.output), format=layout, n_steps=2)
     train(replace(again, n_vocab_draft=None, learning_rate=1e-30, seed=5))
@@ -241,9 +241,11 @@ def test_a_run_starts_from_an_earlier_draft(settings: Settings, tmp_path: Path, 
     configs = [json.loads((run.output / "config.json").read_text()) for run in (settings, again)]
     for config in configs:
         del config["held_out_acceptance"]  # by the length of its drafts
-    assert configs[0] == configs[1]
-    better = replace(again, output=tmp_path / "better", n_steps=3)
+    assert configs[0] == configs[1] and configs[0]["trained_length"] == 8
+    better = replace(again, output=tmp_path / "better", n_steps=3, window=12)
     train(better)
+    config = json.loads((better.output / "config.json").read_text())
+    assert config.get("transformer_layer_config", config)["sliding_window"] == 12
     assert curve(better.output)[0]["losses"][0] < curve(settings.output)[0]["losses"][0]
 
 

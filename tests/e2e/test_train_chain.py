@@ -106,11 +106,13 @@ def test_train_from_a_gguf_to_a_gguf(
     target, draft = tmp_path / "my-model.gguf", tmp_path / "eagle3-my-model.gguf"
     convert_target(folder, target)
     train = ("train", "--target", target, "--data", text, "-o", tmp_path / "my-draft", "--gguf", draft)
-    options = ("--device", "cpu", "--max-length", 32, "--epochs", 1, "--gguf-type")
+    options = ("--device", "cpu", "--max-length", 32, "--window", 16, "--epochs", 1, "--gguf-type")
     code, refused, _ = command(capsys, *train, *options, "q9")
     assert code == 2 and "q9" in refused["error"]["message"] and not (tmp_path / "my-draft").exists()
     assert command(capsys, *train, *options, "Q4_0")[0] == 0
-    assert read_header(draft).tensors["blk.0.ffn_up.weight"].type_name == "Q4_0"
+    header = read_header(draft)
+    assert header.tensors["blk.0.ffn_up.weight"].type_name == "Q4_0"
+    assert header.arch_key("attention.sliding_window") == header.keys["llama_eagle.trained_length"] == 16
     with pytest.raises(SystemExit):  # a finished run is only reported
         main([*map(str, (*train, *options, "Q4_0", "--resume", "--overwrite"))])
     ended, advice, *_ = capsys.readouterr().out.splitlines()

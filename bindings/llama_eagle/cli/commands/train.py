@@ -83,6 +83,15 @@ class DraftOptions:
             rich_help_panel=ADVANCED,
         ),
     ] = None
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=16,
+            help="Number of last tokens that the draft attends to (default: all). Time and memory then grow linearly "
+            "with --max-length, and acceptance in long texts is that of the window.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None
     n_steps: Annotated[
         int,
         typer.Option(
@@ -339,8 +348,10 @@ def _refuse(choices: tuple[tuple[str, str, Sequence[str]], ...], draft: DraftOpt
     for name, value, allowed in choices:
         if value not in allowed:
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
-    if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.mrope or draft.format != "specforge"):
-        raise UsageError("--mtp: the head has the target's shape. Omit --aux-layers, --ffn, --mrope and --format.")
+    if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.window or draft.mrope or draft.format != "specforge"):
+        raise UsageError(
+            "--mtp: the head has the target's shape. Omit --aux-layers, --ffn, --window, --mrope and --format."
+        )
 
 
 def _require_writable(gguf: Path, outtype: str, draft: DraftOptions) -> None:
