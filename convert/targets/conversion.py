@@ -142,9 +142,10 @@ def register(conversion: Conversion) -> None:
 
 
 def find_conversion(config: dict[str, Any], where: str) -> Conversion | None:
-    """Return the table of the class that config.json names; text_config's own takes precedence.
+    """Return the table of the class that config.json names.
 
-    None stands for llama.cpp's converter, which has that class. Raises `ConfigError` if it has not.
+    None stands for llama.cpp's converter, which has that class, or that of the text model in a model with an encoder.
+    Raises `ConfigError` if it has neither.
     """
     names = class_names(config)
     if not names:
@@ -152,9 +153,9 @@ def find_conversion(config: dict[str, Any], where: str) -> Conversion | None:
             f"{where}: config.json names no architecture; add that of the original model, such as "
             '"architectures": ["Qwen3ForCausalLM"]'
         )
-    if names[0] not in CONVERSIONS:
+    if names[-1] not in CONVERSIONS:
         require_class(config, where, CONVERSIONS)
-    return CONVERSIONS.get(names[0])
+    return CONVERSIONS.get(names[-1])
 
 
 def check_target(checkpoint: Checkpoint) -> None:

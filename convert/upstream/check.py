@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.convert.source import Checkpoint
+from llama_eagle.convert.upstream.hparams import text_part
 from llama_eagle.convert.upstream.process import run_child
 from llama_eagle.convert.upstream.smaller import smaller
 from llama_eagle.errors import ConversionError, EnvironmentFailure, InputError
@@ -21,6 +22,7 @@ from llama_eagle.native.decode import decode_logits
 CHILD = "llama_eagle.convert.upstream.compared"
 TYPICAL, LARGEST = 0.01, 0.05  # largest difference of a text's logits, relative to the largest logit: in half of the
 MOST = 0.8  # rows, and in this share of them: experts of nearly equal weight may be chosen differently in the others
+SPARSE = 0.05  # instead of TYPICAL, where activations near a threshold are cut: llama.cpp reads GELU from a table
 
 
 def check_logits(checkpoint: Checkpoint) -> list[str]:
@@ -64,21 +66,22 @@ def _compared(folder: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     )
     if "left_out" in found:
         return {"left_out": found["left_out"]}
-    expected = np.load(folder / "logits.npy")
+    expected, text = np.load(folder / "logits.npy"), text_part(checkpoint.config) or checkpoint.config
     try:
         logits = decode_logits(output, found["tokens"])
     except InputError as error:
         return {"problem": str(error)}
-    return {"problem": problem} if (problem := difference(logits, expected)) else {}
+    typical = SPARSE if any(text.get("activation_sparsity_pattern") or ()) else TYPICAL
+    return {"problem": problem} if (problem := difference(logits, expected, typical)) else {}
 
 
-def difference(logits: np.ndarray, expected: np.ndarray) -> str:
+def difference(logits: np.ndarray, expected: np.ndarray, typical: float = TYPICAL) -> str:
     """Return how far logits are from those expected, [n_tokens, n_vocab]; "" if they are equal but for rounding."""
     if logits.shape[0] != expected.shape[0]:
         return "it has no logits"
     size = min(logits.shape[1], expected.shape[1])
     rows = np.abs(logits[:, :size] - expected[:, :size]).max(1) / np.abs(expected).max()
-    if np.median(rows) <= TYPICAL and (rows <= LARGEST).mean() >= MOST:
+    if np.median(rows) <= typical and (rows <= LARGEST).mean() >= MOST:
         return ""
     return f"its logits differ from those of transformers by {np.median(rows):.1%} of the largest"
 

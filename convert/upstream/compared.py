@@ -5,8 +5,10 @@ python -m llama_eagle.convert.upstream.compared    # stdin: a request as JSON; s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def compare(request: dict[str, Any]) -> dict[str, Any]:
         size = model.get_input_embeddings().weight.shape[0]
         randomize(model)
         tokens = torch.randint(3, min(size, VOCABULARY) - 8, (N_TOKENS,), generator=torch.Generator().manual_seed(1))
-        with torch.inference_mode():
+        with torch.inference_mode(), sample_deviation():
             logits = model(input_ids=tokens[None], use_cache=False).logits[0].float().numpy()
         model.save_pretrained(folder)
     except Exception as error:
@@ -50,6 +52,19 @@ def compare(request: dict[str, Any]) -> dict[str, Any]:
     np.save(folder / "logits.npy", logits)
     driver.convert({**request, "vocab_size": size})
     return {"tokens": tokens.tolist()}
+
+
+@contextlib.contextmanager
+def sample_deviation() -> Iterator[None]:
+    """Make torch.std divide by n - 1, as llama.cpp does in Gemma 3n: the difference matters for few neurons alone."""
+    import torch
+
+    plain = torch.std
+    torch.std = lambda *args, **kwargs: plain(*args, **{**kwargs, "unbiased": True})
+    try:
+        yield
+    finally:
+        torch.std = plain
 
 
 def randomize(model: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import has_pieces
-from llama_eagle.convert.upstream.hparams import PUBLISHED_NAMES
+from llama_eagle.convert.upstream import hparams
 from llama_eagle.errors import ConfigError, EnvironmentFailure
 from llama_eagle.native.build import library_folder
 
@@ -60,10 +60,8 @@ def require_packages(checkpoint: Checkpoint) -> None:
 
 
 def class_names(config: dict[str, Any]) -> list[str]:
-    """Return the classes that config.json names, that of its text model first."""
-    text = config.get("text_config")
-    stated = [part.get("architectures") for part in (text, config) if isinstance(part, dict)]
-    return [names[0] for names in stated if isinstance(names, list) and names and isinstance(names[0], str)]
+    """Return the classes that config.json names: that of its text model first, as in llama.cpp's converter."""
+    return [*map(str, hparams.stated_classes(hparams.text_part(config), config))]
 
 
 def require_class(config: dict[str, Any], where: str, others: Iterable[str] = (), table: str = TEXT) -> str:
@@ -71,10 +69,10 @@ def require_class(config: dict[str, Any], where: str, others: Iterable[str] = ()
 
     others: classes that are converted otherwise, for the message. Raises `ConfigError` if it knows none.
     """
-    names, known = class_names(config), known_classes(table)
-    names = [PUBLISHED_NAMES.get(name, name) for name in names]
-    if found := next((name for name in names if name in known), None):
+    known = known_classes(table)
+    if found := hparams.known_class(config, known, encoder=table == ENCODER):
         return found
+    names = class_names(config)
     if table == ENCODER:
         raise ConfigError(f"{where}: {names!r:.80} has no encoder that is supported. Leave --mmproj out.")
     raise ConfigError(

@@ -23,7 +23,7 @@ from typing import Any
 from llama_eagle.convert.pre_tokenizers import StoredEncoder, fitting_name
 from llama_eagle.convert.source.storage import read_json
 from llama_eagle.convert.tokenizer import added_around
-from llama_eagle.convert.upstream import hparams
+from llama_eagle.convert.upstream import hparams, names
 from llama_eagle.convert.upstream.process import REMEDY
 from llama_eagle.convert.upstream.stored import decoded_tensors, without_quantization
 from llama_eagle.errors import EagleError, EnvironmentFailure
@@ -47,7 +47,7 @@ def forbid_code() -> None:
 
     dynamic_module_utils.get_class_from_dynamic_module = refuse
     dynamic_module_utils.get_cached_module_file = refuse
-    for name in ("AutoConfig", "AutoTokenizer", "AutoProcessor", "AutoImageProcessor", "AutoFeatureExtractor"):
+    for name in ("AutoConfig", "AutoTokenizer"):  # the converter uses no other; AutoProcessor's import takes seconds
         _without_code(getattr(transformers, name))
 
 
@@ -87,10 +87,11 @@ def read_config(folder: Path, *, alone: bool = False) -> dict[str, Any]:
 
 def prepare(request: dict[str, Any]) -> Any:
     """Replace the converter's readers of config.json and of tokenizers; return its module."""
-    from conversion import base
+    from conversion import MMPROJ_MODEL_MAP, TEXT_MODEL_MAP, base
 
-    folder = Path(request["folder"])
+    folder, encoder = Path(request["folder"]), bool(request["mmproj"])
     config = read_config(folder)
+    hparams.state_class(config, MMPROJ_MODEL_MAP if encoder else TEXT_MODEL_MAP, encoder=encoder)
     loaded = SimpleNamespace(to_dict=lambda: deepcopy(config))
     base.AutoConfig = SimpleNamespace(from_pretrained=lambda *_args, **_kwargs: loaded)
     text = base.TextModel
@@ -100,7 +101,17 @@ def prepare(request: dict[str, Any]) -> Any:
     _state_added_tokens(folder)
     if request["decoded"]:
         base.ModelBase.index_tensors = _decoded
+    _name_tensors(base)
     return base
+
+
+def _name_tensors(base: Any) -> None:
+    """Read tensors that transformers 5 saves otherwise than published checkpoints have them."""
+    from conversion.gemma import Gemma3NModel
+
+    index = base.ModelBase.index_tensors
+    Gemma3NModel.index_tensors = lambda self, **more: names.with_shared_keys(index(self, **more), self.hparams)
+    base.MmprojModel.filter_tensors = names.encoder_names(base.MmprojModel.filter_tensors)
 
 
 def _decoded(self: Any, remote_hf_model_id: str | None = None) -> dict[str, Any]:
@@ -176,6 +187,7 @@ def convert(request: dict[str, Any]) -> dict[str, Any]:
     from conversion import get_model_architecture, get_model_class
 
     folder, vision = Path(request["folder"]), bool(request["mmproj"])
+    setattr(gguf, "fill_templated_filename", lambda name, _type: name)  # noqa: B010 - braces in a name are no template
     kinds = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
     with torch.inference_mode():
         config = base.ModelBase.load_hparams(folder, False)

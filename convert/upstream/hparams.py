@@ -6,12 +6,60 @@ keys, and saves checkpoints without some that published ones have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 Config = dict[str, Any]
 
-PUBLISHED_NAMES = {"PhimoeForCausalLM": "PhiMoEForCausalLM"}  # classes that transformers renamed
+PUBLISHED_NAMES = {  # classes that transformers renamed
+    "InternVLForConditionalGeneration": "InternVisionModel",
+    "InternVLVisionModel": "InternVisionModel",
+    "PhimoeForCausalLM": "PhiMoEForCausalLM",
+}
+_TEXT_PARTS = ("text_config", "llm_config", "lm_config", "language_config", "lfm")  # names of the text model's part
+
+
+def text_part(config: Config) -> Config:
+    """Return the part of config.json that describes the text model; {} if it has none."""
+    thinker = config.get("thinker_config")
+    parts = thinker if isinstance(thinker, dict) else config
+    return next((parts[name] for name in _TEXT_PARTS if isinstance(parts.get(name), dict)), {})
+
+
+def stated_classes(*parts: Any) -> list[str]:
+    """Return the class that each part names, under its published name."""
+    stated = [part.get("architectures") for part in parts if isinstance(part, dict)]
+    names = [each[0] for each in stated if isinstance(each, list) and each and isinstance(each[0], str)]
+    return [PUBLISHED_NAMES.get(name, name) for name in names]
+
+
+def known_class(config: Config, known: Collection[str], *, encoder: bool = False) -> str | None:
+    """Return the first class of a checkpoint that the converter knows: of the text model or of the encoder."""
+    text = text_part(config)
+    names = stated_classes(config.get("vision_config") if encoder else text, config)
+    if not encoder and text and not any(name in known for name in names):
+        names += _class_of_type(text.get("model_type"))
+    return next((name for name in names if name in known), None)
+
+
+def _class_of_type(model_type: Any) -> list[str]:
+    """Return transformers' class of a text model, which the configurations of models with encoders often leave out."""
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
+    except ImportError:
+        return []
+    found = NAMES.get(model_type) if isinstance(model_type, str) else None
+    return [found] if isinstance(found, str) else []
+
+
+def state_class(config: Config, known: Collection[str], *, encoder: bool) -> None:
+    """Name the class in the part where the converter looks for it first."""
+    name, part = (
+        known_class(config, known, encoder=encoder),
+        config.get("vision_config") if encoder else text_part(config),
+    )
+    if name:
+        (part if isinstance(part, dict) and part else config)["architectures"] = [name]
 
 
 def overlay(defaults: Config, stored: Config) -> Config:
@@ -29,8 +77,8 @@ def overlay(defaults: Config, stored: Config) -> Config:
 
 def complete(config: Config, stored: Config) -> Config:
     """Return a configuration with the keys that its class of the converter reads. stored: config.json itself."""
-    if names := config.get("architectures"):
-        config["architectures"] = [PUBLISHED_NAMES.get(name, name) for name in names]
+    if names := stated_classes(config):
+        config["architectures"] = names
     for rule in _RULES.get(_class(config), ()):
         rule(config, stored)
     return config

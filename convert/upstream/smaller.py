@@ -9,7 +9,7 @@ Config = dict[str, Any]
 
 VOCABULARY = 512
 WINDOW = 16  # tokens, fewer than the compared text has
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth")
 _HEADS = ("num_attention_heads", "n_head")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _SMALL = {  # key -> largest value
@@ -28,7 +28,7 @@ _SMALL = {  # key -> largest value
     **dict.fromkeys(_EXPERTS, 16),
 }
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_TIED = ("mamba", "ssm", "conv", "rwkv", "hidden_size_per_layer_input")  # sizes that depend on the model's width
+_TIED = ("mamba", "ssm", "conv", "rwkv")  # sizes that depend on the model's width
 _QUANTIZED = ("quantization_config", "quantization", "compression_config")
 _ENCODERS = ("vision_config", "audio_config")
 _DEEP = 12  # blocks of a model with experts
@@ -46,13 +46,19 @@ def smaller(config: Config) -> Config:
     for part in _ENCODERS:
         if isinstance(found.get(part), dict):
             found[part] = {**found[part], **{key: 1 for key in _LAYERS if key in found[part]}}
-    found.update({key: limit for key, limit in _SMALL.items() if type(found.get(key)) is int and found[key] > limit})
+    found.update({key: _limited(found[key], limit) for key, limit in _SMALL.items() if key in found})
     found.update({key: value for key, value in _TOKENS.items() if found.get(key) is not None})
     if any(key in found for key in _EXPERTS):
         _cut_blocks(found)
     if not any(word in key for key in found for word in _TIED):
         _narrow(found)
     return found
+
+
+def _limited(value: Any, limit: int) -> Any:
+    if isinstance(value, list):  # by block
+        return [_limited(each, limit) for each in value]
+    return min(value, limit) if type(value) is int else value
 
 
 def _first(config: Config, keys: Iterable[str]) -> str | None:
