@@ -8,7 +8,8 @@ A new machine is one more file. Every section of a file may be left out:
 | section | content |
 |---|---|
 | `machine`, `name`, `cores`, `simd`, `llama_cpp` | the machine and the commit of llama.cpp |
-| `speed` | tokens/s of a model: llama.cpp, ours without drafts, ours with drafts; `headline`: shown in README.md |
+| `peers` | tokens/s of real models in several engines, by drafter and text (bench/studies/peers.py) |
+| `speed` | tokens/s of a model: llama.cpp without drafts and with its best drafts, ours without and with drafts |
 | `lookup` | tokens/s with prompt look-up by kind of text, next to the fastest of llama.cpp's look-ups |
 | `prompts` | tokens/s while a prompt is evaluated |
 | `decodes` | ms of a decode by its number of rows, of llama.cpp's kernels and of ours |
@@ -34,8 +35,11 @@ ROWS = ("1", "2", "3", "5", "9")
 PROMPT = "prompt of 512"
 LOOKUP_SIDES = (("llama_cpp", "llama_cpp_drafted"), ("ours", "drafted"))
 DPI = 150
-DESKTOP = 12.5  # GB/s for two cores: eight cores with 50
+DESKTOPS = (6, 9, 12.5)  # GB/s for two cores: what the computers of docs/performance.md have
 SYNTHETIC = "synthetic, acceptance 0.7"
+OURS, PEER = "llama-eagle", "llama.cpp"
+TEXTS = {"edit": "a code edit", "chat": "questions"}
+BEST = "llama.cpp's best of no drafts, look-up and drafts"
 
 Machine = dict[str, Any]
 
@@ -82,28 +86,91 @@ def save(figure: Any, out: Path) -> None:
     small.save(out, optimize=True)
 
 
-def draw_speed(machines: list[Machine], out: Path, headline: bool) -> None:
-    """Draw a panel for each model: llama.cpp, ours without drafts, ours with drafts, in tokens/s."""
-    shown = [
-        (machine, entry)
-        for machine, entry in entries(machines, "speed")
-        if entry["llama_cpp"] and (entry.get("headline") or not headline)
+def best_side(model: dict[str, Any], engine: str, text: str, drafts: bool | None = None) -> dict[str, Any]:
+    """Return an engine's fastest side on a text. drafts: only with them, or only without; empty: none was measured."""
+    sides = [
+        side
+        for side in model["sides"]
+        if side["engine"] == engine and text in side and drafts in (None, bool(side["drafter"]))
     ]
-    shown.sort(key=lambda each: bool(each[1]["text"]) and "synthetic" in each[1]["text"])
-    draw_models(shown, len(shown) if headline else 4, out)
+    return max(sides, key=lambda side: float(side[text]), default={})
+
+
+def real_models(machines: list[Machine]) -> Iterator[tuple[Machine, dict[str, Any]]]:
+    """Yield real models with each text of TEXTS, as `draw_model` takes them: ours next to the best of llama.cpp."""
+    for machine, entry in entries(machines, "lookup"):
+        if entry["text"] in TEXTS:
+            theirs = max(entry[side] for side in LOOKUP_SIDES[0])
+            yield machine, {**entry, "drafter": "look-up", "text": TEXTS[entry["text"]], "llama_cpp": theirs}
+    for machine in machines:
+        for model in machine.get("peers", {}).get("models", []):
+            for text, name in TEXTS.items() if not model.get("busy") else ():
+                plain, drafted = (best_side(model, OURS, text, drafts) for drafts in (False, True))
+                limit = f", {model['limit']:g} GB/s" if model.get("limit") else ""
+                yield machine, {
+                    **model, "drafter": drafted["drafter"], "text": name + limit,
+                    "llama_cpp": best_side(model, PEER, text)[text], "ours": plain[text], "drafted": drafted[text],
+                }  # fmt: skip
+
+
+def draw_headline(machines: list[Machine], out: Path) -> None:
+    """Draw real models, ours next to the best of llama.cpp."""
+    draw_models(list(real_models(machines)), 4, out)
+
+
+def draw_speed(machines: list[Machine], out: Path) -> None:
+    """Draw shapes whose drafts were measured in both programs."""
+    shown = [
+        (machine, {**entry, "llama_cpp": max(entry[side] for side in LOOKUP_SIDES[0])})
+        for machine, entry in entries(machines, "speed")
+        if all(entry.get(side) for side in LOOKUP_SIDES[0])
+    ]
+    draw_models(shown, 4, out)
 
 
 def draw_wall(machines: list[Machine], out: Path) -> None:
-    """Draw the speeds at the bandwidth of a desktop; llama.cpp's are the faster of its two."""
+    """Draw the speeds at the bandwidths of desktops."""
+    shown = []
+    for machine, entry in entries(machines, "memory_wall"):
+        if entry["limit"] in DESKTOPS and entry["build"] == "AVX2" and "model" not in entry:
+            drafter = f"{entry['limit']:g} GB/s, {entry['drafter'].partition(',')[0]}"
+            theirs = max(entry[side] for side in LOOKUP_SIDES[0])
+            changed = {"model": "0.8B", "drafter": drafter, "text": SYNTHETIC, "llama_cpp": theirs}
+            shown.append((machine, {**entry, **changed}))
+    shown.sort(key=lambda each: (each[0]["name"], each[1]["limit"]))
+    draw_models(shown, -(-len(shown) // 2), out)
+
+
+def draw_peers(machines: list[Machine], out: Path) -> None:
+    """Draw the fastest side of each engine with real models, a panel for each model and text."""
+    pyplot = style()
     shown = [
-        (
-            machine,
-            {"model": "0.8B", **entry, "text": SYNTHETIC, "llama_cpp": max(entry[side] for side in LOOKUP_SIDES[0])},
-        )
-        for machine, entry in entries(machines, "memory_wall")
-        if entry["limit"] == DESKTOP and entry["build"] == "AVX2"
+        (machine, model, text)
+        for machine in machines
+        for model in machine.get("peers", {}).get("models", [])
+        if not model.get("limit") and not model.get("busy")
+        for text in TEXTS
     ]
-    draw_models(shown, len(shown), out)
+    columns = len(TEXTS)
+    lines = -(-len(shown) // columns)
+    figure, axes = pyplot.subplots(lines, columns, figsize=(10, 2.2 * lines), layout="constrained", squeeze=False)
+    for axis, (machine, model, text) in zip(axes.flat, shown, strict=True):
+        sides = [best_side(model, engine, text) for engine in {side["engine"]: None for side in model["sides"]}]
+        draw_engines(axis, [side for side in sides if side][::-1], text)
+        title = f"{model['model']} {model['type']}, {TEXTS[text]}, {machine['name']}"
+        axis.set_title(title, fontweight="bold")
+    save(figure, out)
+
+
+def draw_engines(axis: Any, sides: list[dict[str, Any]], text: str) -> None:
+    """Draw a bar for each engine, with its drafter and its tokens/s."""
+    colors = {OURS: DRAFTED, PEER: LLAMA_CPP}
+    names = [f"{side['engine']}, {side['drafter'] or 'no drafts'}" for side in sides]
+    bars = axis.barh(names, [side[text] for side in sides], color=[colors.get(s["engine"], IK) for s in sides])
+    axis.bar_label(bars, [f"{side[text]:.3g}" for side in sides], padding=3)
+    axis.margins(x=0.15)
+    axis.set_xticks([])
+    axis.spines["bottom"].set_visible(False)
 
 
 def draw_models(shown: list[tuple[Machine, dict[str, Any]]], columns: int, out: Path) -> None:
@@ -116,9 +183,9 @@ def draw_models(shown: list[tuple[Machine, dict[str, Any]]], columns: int, out: 
         axis.axis("off")
     for axis, (machine, entry) in zip(axes.flat, shown, strict=False):
         draw_model(axis, machine, entry)
-    labels = ("llama.cpp", "llama-eagle, no drafts", "llama-eagle, with drafts")
+    labels = (BEST, "llama-eagle, no drafts", "llama-eagle, drafts")
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=color) for color in (LLAMA_CPP, PLAIN, DRAFTED)]
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=10)
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=9, columnspacing=1)
     save(figure, out)
 
 
@@ -247,8 +314,10 @@ def draw_busy(machines: list[Machine], out: Path) -> None:
 def draw_all(machines: list[Machine], out: Path) -> None:
     """Write every plot of the documentation into the folder `out`."""
     out.mkdir(parents=True, exist_ok=True)
-    draw_speed(machines, out / "headline.png", headline=True)
-    draw_speed(machines, out / "speed.png", headline=False)
+    draw_headline(machines, out / "headline.png")
+    if any("peers" in machine for machine in machines):
+        draw_peers(machines, out / "peers.png")
+    draw_speed(machines, out / "speed.png")
     draw_types(machines, out / "types.png")
     draw_rows(machines, out / "rows.png")
     draw_busy(machines, out / "busy.png")
@@ -265,7 +334,7 @@ def cell(value: float | None) -> str:
 def speed_table(machines: list[Machine]) -> list[str]:
     """Return the Markdown rows of the table of speeds."""
     rows = [
-        "| CPU | model | drafter | llama.cpp | ours, no drafts | ours, drafts | over llama.cpp |",
+        "| CPU | model | drafter | llama.cpp, no drafts | ours, no drafts | ours, drafts | over llama.cpp |",
         "|---|---|---|---|---|---|---|",
     ]
     for machine, entry in entries(machines, "speed"):

@@ -49,11 +49,12 @@ def test_pages_repeat_the_tables(plots: Any) -> None:
 
 def test_a_new_machine_is_one_more_file(plots: Any, tmp_path: Path) -> None:
     speed = {"model": "M", "type": "Q8_0", "drafter": None, "text": None, "llama_cpp": 2, "ours": 5, "drafted": None}
-    machine = {"name": "New", "machine": "New", "speed": [{**speed, "n_draft": None, "headline": True}]}
+    drafted = {**speed, "drafter": "MTP head", "drafted": 9, "llama_cpp_drafted": 3, "n_draft": 4, "text": "a text"}
+    machine = {"name": "New", "machine": "New", "speed": [{**speed, "n_draft": None}, drafted]}
     (tmp_path / "new.json").write_text(json.dumps(machine))
     machines = plots.read_machines(tmp_path)
-    assert plots.speed_table(machines)[-1] == "| New | M Q8_0 | none | 2 | 5 |  | 2.5 |"
-    plots.draw_speed(machines, tmp_path / "new.png", headline=True)
+    assert plots.speed_table(machines)[-2] == "| New | M Q8_0 | none | 2 | 5 |  | 2.5 |"
+    plots.draw_speed(machines, tmp_path / "new.png")
     assert (tmp_path / "new.png").stat().st_size > 1000
 
 
