@@ -16,12 +16,9 @@
 extern "C" {
 #endif
 
-// Converts a JSON schema: {"grammar", "unenforced"}. unenforced: keys that the grammar does not enforce.
+// Converts a JSON schema that bindings/llama_eagle/sessions/schemas has reduced to what llama.cpp's converter knows;
+// the limits of schemas are there. Result: the grammar.
 LLAMA_API int32_t eagle_schema_grammar(const char * schema, const char ** result);
-
-// Returns the same for a call of one of several functions ([{"name", "parameters"}]), {"name", "arguments"} as JSON, or
-// for the arguments of one function. What a grammar cannot express of a schema is left open unless it is "strict".
-LLAMA_API int32_t eagle_calls_grammar(const char * functions, const char ** result);
 
 struct eagle_reply;  // parser of an answer
 
@@ -29,11 +26,11 @@ struct eagle_reply;  // parser of an answer
 //   template (in Jinja), bos, eos, messages, tools, tool_choice, parallel_tool_calls, json_schema,
 //   chat_template_kwargs, enable_thinking, reasoning_format, continue_final_message, echo, force_pure_content;
 //   prompt_end: as for eagle_reply_follow, which then needs no call;
+//   loose_tools: tools whose parameters have any type, for answers that do not have the types of `tools`;
 //   streams_calls: calls are new piece by piece.
-// Result: {"stops", "settings", "unenforced"}. A stop is a text that ends the answer. unenforced: keys of schemas that
-// the grammar does not enforce. settings: keys of llama-server's /completion. Their preserved_tokens are texts that
-// belong to the template's format: the answer must contain them, also those of them that are control tokens. A call
-// that is required but that the template cannot force is an invalid request.
+// Result: {"stops", "settings"}. A stop is a text that ends the answer. settings: keys of llama-server's /completion.
+// Their preserved_tokens are texts that belong to the template's format: the answer must contain them, also those of
+// them that are control tokens. A call that is required but that the template cannot force is an invalid request.
 LLAMA_API int32_t eagle_reply_new(const char * request, struct eagle_reply ** reply, const char ** result);
 
 // Chooses the form of the answer, with or without thoughts, by the last characters of the prompt.

@@ -1,4 +1,4 @@
-// Tests the guards against expensive grammars, JSON and schemas by calling them just inside and just beyond a limit.
+// Tests the guards against expensive grammars, JSON and templates by calling them just inside and just beyond a limit.
 // The call sites are tested in tests/e2e.
 
 #include <climits>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "eagle_grammar.h"
-#include "eagle_schema.h"
+#include "eagle_json_limits.h"
 #include "eagle_template.h"
 
 namespace {
@@ -67,8 +67,6 @@ void check_repetitions() {
     require_refused([] { eagle::require_repetition(MAX_GRAMMAR_TIMES + 1, UINT64_MAX); }, "the most is 2000");
     require_refused([] { eagle::require_repetition(0, MAX_GRAMMAR_TIMES + 1); }, "the most is 2000");
     require_refused([] { eagle::require_repetition(2, 1); }, "more at least than at most");
-    require_refused([] { eagle_require_order("minimum", 2, "maximum", 1); }, "minimum 2 is above maximum 1");
-    require(refused([] { eagle_require_order("minimum", 1, "maximum", 1); }).empty(), "equal bounds");
     const eagle::GrammarClock clock;
     require(refused([] { eagle::count_repeated("r", 1, MAX_GRAMMAR_REPEATED / 2); }).empty(),
             "symbols inside the limit");
@@ -94,7 +92,6 @@ void check_json() {
     const auto arrays = [](size_t n) { return std::string(n, '[') + std::string(n, ']'); };
     require(eagle_json_excess(arrays(EAGLE_MAX_JSON_DEPTH)).empty(), "arrays inside the limit");
     require(!eagle_json_excess(arrays(EAGLE_MAX_JSON_DEPTH + 1)).empty(), "arrays beyond the limit");
-    require_refused([] { eagle_require_schema_name(std::string(EAGLE_MAX_SCHEMA_NAME + 1, 'a')); }, "longer than 4096");
 }
 
 void check_templates() {
@@ -113,7 +110,6 @@ void check_templates() {
 
 int main() {
     check_levels<eagle::GrammarLevel>(eagle::MAX_GRAMMAR_DEPTH);
-    check_levels<eagle_schema_level>(EAGLE_MAX_SCHEMA_DEPTH);
     check_levels<eagle_template_level>(EAGLE_TEMPLATE_DEPTH);
     check_repetitions();
     check_states();

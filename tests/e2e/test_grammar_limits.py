@@ -121,7 +121,7 @@ def test_counts_hold(llm: Any, low: int, high: int | None) -> None:
     lengths = {"minLength": low, **({} if high is None else {"maxLength": high})}
     items = {"minItems": low, **({} if high is None else {"maxItems": high})}
     for schema in ({"type": "string", **lengths}, {"type": "array", "items": {"enum": [1, 2]}, **items}):
-        answer = complete(llm, max_tokens=100, temperature=1.5, grammar=grammar_of_schema(json.dumps(schema)))
+        answer = complete(llm, max_tokens=100, temperature=1.5, grammar=grammar_of_schema(schema))
         if answer["reason"] == "stop":
             assert low <= len(json.loads(answer["text"])) <= (10**9 if high is None else high)
 

@@ -50,7 +50,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def grammar_of(schema: dict[str, Any]) -> Any:
     from llama_eagle.drop_in.chat import grammar_of_schema
 
-    return grammar_of_schema(json.dumps(schema))
+    return grammar_of_schema(schema)
 
 
 def texts(llm: Any, schema: dict[str, Any], n: int) -> Iterator[Any]:

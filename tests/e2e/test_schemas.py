@@ -27,7 +27,7 @@ def answers(llm: Any, schema: Any, n: int = 6) -> Iterator[Any]:
     """Values of finished answers at a high temperature: each is JSON."""
     from llama_eagle.drop_in.chat import grammar_of_schema
 
-    grammar = grammar_of_schema(json.dumps(schema))
+    grammar = grammar_of_schema(schema)
     for seed in range(n):
         done = llm.create_completion("a", max_tokens=400, temperature=2.0, seed=seed, grammar=grammar)["choices"][0]
         if done["finish_reason"] == "stop":

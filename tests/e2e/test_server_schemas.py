@@ -42,6 +42,11 @@ def test_a_reference_that_implies_its_siblings_may_be_recursive(server: Served) 
     assert grammar(server, RECURSIVE) == grammar(server, BARE)
 
 
+def test_references_may_be_anchors_and_percent_encoded(server: Served) -> None:
+    schema = {"$ref": "#n", "$defs": {"a b": {"$anchor": "n", "enum": [1, 2]}}}
+    assert grammar(server, schema) == grammar(server, schema | {"$ref": "#/$defs/a%20b"})
+
+
 def test_bounds_hold_that_are_no_integers(server: Served) -> None:
     """Those that no number of a grammar reaches are left out."""
     assert '"."' in grammar(server, {"type": "number", "minimum": 0.5, "maximum": 1.25})

@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from fixtures.schemas import BARE, CONFLICTS, DEFINED, ENDLESS, RECURSIVE, SIBLINGS
 from llama_eagle.errors import UsageError
-from llama_eagle.sessions.chat import arguments_grammar, calls_grammar, schema_grammar
+from llama_eagle.sessions.schemas.document import MAX_LEVELS, MAX_NESTED
+from llama_eagle.sessions.schemas.grammars import arguments_grammar, calls_grammar, schema_grammar
+from llama_eagle.sessions.schemas.reduce import MAX_OPTIONAL
 
 pytestmark = pytest.mark.native
 
 
 def gbnf(schema: Any) -> str:
-    return schema_grammar(schema if isinstance(schema, str) else json.dumps(schema))[0]
+    return schema_grammar(schema)[0]
 
 
 def unenforced(schema: Any) -> set[str]:
-    return set(schema_grammar(json.dumps(schema))[1])
+    return set(schema_grammar(schema)[1])
 
 
 def rule_of(schema: Any) -> str:
@@ -67,7 +70,7 @@ def test_a_property_may_have_an_empty_name() -> None:
     for value in ({"const": 1}, {"type": "integer"}, {"properties": {"": {"const": 1}}}):
         schema = {"type": "object", "properties": {"": value, "root": {}}, "required": [""]}
         rules = dict(line.split(" ::= ", 1) for line in gbnf(schema).splitlines())
-        assert rules["root"].startswith('"{" space -kv') and '"root' not in rules["root"]
+        assert rules["root"] == "ref-defs-root" and rules["ref-defs-root"].startswith('"{" space ref-defs-root--kv')
 
 
 @pytest.mark.parametrize("name", ["n", "a/b~c%<ü"])
@@ -210,7 +213,7 @@ SAME = [
 
 @pytest.mark.parametrize(("schema", "other"), SAME, ids=repr)
 def test_schemas_that_mean_the_same(schema: dict[str, Any], other: dict[str, Any]) -> None:
-    assert gbnf(json.dumps(schema)) == gbnf(json.dumps(other))
+    assert gbnf(schema) == gbnf(other)
 
 
 def test_further_names_are_json_and_no_listed_ones() -> None:
@@ -287,8 +290,8 @@ REQUIRED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("schema", "other"), REQUIRED, ids=repr)
 def test_required_keys_without_a_property_are_written(schema: dict[str, Any], other: dict[str, Any]) -> None:
-    assert gbnf(json.dumps(schema)) == gbnf(json.dumps(other))
-    assert gbnf(json.dumps({"items": schema, "type": "array"})) == gbnf(json.dumps({"items": other, "type": "array"}))
+    assert gbnf(schema) == gbnf(other)
+    assert gbnf({"items": schema, "type": "array"}) == gbnf({"items": other, "type": "array"})
 
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
@@ -315,7 +318,7 @@ def test_bounds_of_64_bits_hold_and_greater_ones_are_never_reached() -> None:
             allowed = within and (None not in (low, high) or len(str(abs(value))) <= longest or value * (high or 0) > 0)
             assert bool(pattern.fullmatch(str(value))) == allowed, (low, high, value)
     for wide in ({"maximum": 10**25, "minimum": -1.5e300}, {"exclusiveMaximum": 1.7e308}):
-        assert gbnf(json.dumps({"type": "integer", **wide})) == gbnf('{"type": "integer", "minimum": -1e30}')
+        assert gbnf({"type": "integer", **wide}) == gbnf({"type": "integer", "minimum": -1e30})
 
 
 def test_a_strict_tool_that_has_no_grammar_is_named() -> None:
@@ -346,6 +349,59 @@ def test_schemas_of_tools_are_left_open_where_they_have_no_grammar() -> None:
     assert (kept, left) == (gbnf({"properties": {"a": {"type": "string", "pattern": "^a"}}}), ["maxLength", "pattern"])
 
 
+def nested(n: int) -> dict[str, Any]:
+    return {"type": "array", "items": nested(n - 1)} if n > 1 else {"type": "null"}
+
+
+def chained(n: int) -> dict[str, Any]:
+    """A chain of references with `n` levels."""
+    links = {str(i): {"type": "array", "items": {"$ref": f"#/$defs/{i + 1}"}} for i in range(1, n // 2)}
+    return {"$ref": "#/$defs/1", "$defs": {**links, str(n // 2): {"type": "null"}}}
+
+
+def optional(n: int) -> dict[str, Any]:
+    return {"properties": {str(i): {"type": "null"} for i in range(n)}}
+
+
+def doubled(n: int) -> dict[str, Any]:
+    """A definition with 2**n alternatives."""
+    pairs = {str(i): {"anyOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(n)}
+    return {"$ref": "#/$defs/0", "$defs": {**pairs, str(n): {"type": "null"}}}
+
+
+LIMITS: list[tuple[dict[str, Any], dict[str, Any], str]] = [  # within and beyond
+    (nested(MAX_NESTED), nested(MAX_NESTED + 1), "nested deeper than 300 levels"),
+    (chained(MAX_LEVELS), chained(MAX_LEVELS + 2), "nested deeper than 1000 levels"),
+    (optional(MAX_OPTIONAL), optional(MAX_OPTIONAL + 1), "too many optional properties"),
+    ({"properties": {"a" * 4096: {}}}, {"properties": {"é" * 2049: {}}}, "longer than 4096 bytes"),
+    ({"type": "string", "minLength": 2000}, {"type": "string", "minLength": 2001}, "minLength 2001 is above 2000"),
+    (doubled(10), doubled(60), "alternative of itself, or has too many"),
+    (nested(2), {"anyOf": [{"$ref": "#"}]}, "alternative of itself, or has too many"),
+    (nested(2), {"$ref": "#", "$defs": {"a": [None]}}, "alternative of itself"),
+]
+
+
+@pytest.mark.parametrize(("within", "beyond", "reason"), LIMITS, ids=[limit[2] for limit in LIMITS])
+def test_limits(within: dict[str, Any], beyond: dict[str, Any], reason: str) -> None:
+    """A tool with such a schema is left open."""
+    assert gbnf(within)
+    with pytest.raises(UsageError, match=reason):
+        gbnf(beyond)
+    grammar, left = arguments_grammar({"name": "f", "parameters": beyond})
+    assert grammar and left
+
+
+def test_a_schema_that_grows_without_end_takes_little_time() -> None:
+    """Its levels are counted, and so is the time."""
+    grows = {"properties": {name: {"$ref": "#/$defs/n", "required": [name]} for name in "ab"}}
+    started = time.process_time()
+    with pytest.raises(UsageError, match=r"nested deeper|takes more than|too large"):
+        gbnf({"$ref": "#/$defs/n", "$defs": {"n": grows}})
+    tool = {"name": "f", "parameters": {"properties": {"city": {"$ref": "#/$defs/n"}}, "$defs": {"n": grows}}}
+    assert "city" in calls_grammar([tool])[0]
+    assert time.process_time() - started < 60
+
+
 LOOP = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "string"}]}}}  # a rule that begins with itself
 
 
@@ -362,11 +418,11 @@ def test_schemas_of_tools_beyond_the_limits_of_grammars_keep_their_names(wide: d
 
 @pytest.mark.parametrize(("schema", "merged"), SIBLINGS, ids=repr)
 def test_keys_next_to_alternatives_and_references_hold(schema: dict[str, Any], merged: dict[str, Any]) -> None:
-    assert gbnf(json.dumps(schema | DEFINED)) == gbnf(json.dumps(merged | DEFINED))
+    assert gbnf(schema | DEFINED) == gbnf(merged | DEFINED)
 
 
 def test_a_reference_that_implies_its_siblings_may_be_recursive() -> None:
-    assert gbnf(json.dumps(RECURSIVE)) == gbnf(json.dumps(BARE))
+    assert gbnf(RECURSIVE) == gbnf(BARE)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ Reasoning and tool calls are separated from the content of a reply.
 
 from __future__ import annotations
 
-import json
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,10 +26,11 @@ from llama_eagle.drop_in.replies import (
 )
 from llama_eagle.drop_in.templates import Template
 from llama_eagle.errors import UsageError
-from llama_eagle.sessions.chat import Reply, arguments_grammar, calls_grammar, schema_grammar
+from llama_eagle.sessions.chat import Reply
 from llama_eagle.sessions.chats import abilities
 from llama_eagle.sessions.chats.calls import is_json
 from llama_eagle.sessions.chats.tools import OF_ONE, read_choice
+from llama_eagle.sessions.schemas.grammars import arguments_grammar, calls_grammar, schema_grammar
 
 Reader = FormattedReply | RequiredCall | NamedCall
 Request = dict[str, Any]  # the arguments of `create_chat_completion`
@@ -210,10 +210,10 @@ def format_grammar(response_format: Mapping[str, Any]) -> LlamaGrammar | None:
     schema = wrapped.get("schema") if isinstance(wrapped, Mapping) else None
     if schema is None and kind == "json_schema":
         raise UsageError("response_format json_schema needs json_schema={'schema': {...}}. Add it.")
-    return None if schema is None else grammar_of_schema(json.dumps(schema))
+    return None if schema is None else grammar_of_schema(schema)
 
 
-def grammar_of_schema(schema: str) -> LlamaGrammar:
+def grammar_of_schema(schema: Any) -> LlamaGrammar:
     """Return the grammar of a JSON schema. Raises `UsageError` if it cannot be converted."""
     return _grammar(*schema_grammar(schema))
 

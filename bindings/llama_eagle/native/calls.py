@@ -131,6 +131,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "eagle_sampler_apply": ([c_void_p, c_void_p], c_int32),
     "eagle_sampler_accept": ([c_void_p, c_int32], c_int32),
     "eagle_grammar_check": ([c_void_p, c_char_p, c_char_p], c_int32),
+    "eagle_pattern_rule": ([c_char_p, c_char_p, c_size_t], c_int32),
     "eagle_commit": ([c_void_p, c_int32], c_int32),
     "eagle_round_commit_at_once": ([c_void_p, c_int32], None),
     "eagle_state_size": ([c_void_p], c_int64),

@@ -5,30 +5,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from ctypes import POINTER, c_bool, c_char_p, c_int32, c_size_t, c_void_p
-from functools import cache
+from collections.abc import Iterable, Mapping
+from ctypes import c_void_p
 from typing import Any
 
-from llama_eagle.errors import EnvironmentFailure, NativeError, UsageError
-from llama_eagle.native.build import REBUILD, library_folder
-from llama_eagle.native.calls import ERR_ARGUMENT, OK, library
+from llama_eagle.errors import UsageError
 from llama_eagle.native.closing import free_with
-from llama_eagle.sessions.chats.anchors import function_with_places, tools_with_places, with_places
-
-LIBRARY_NAMES = ("libllama-common.so", "libllama-common.dylib", "libllama-common.dll", "llama-common.dll")
-NO_CALLS = "requires a call"
-_HAS_REMEDY = re.compile(r": (?:use|write|leave|correct) ")
-_UNCLEAR = re.compile(r"\[json\.exception\.[^\]]*\] |JSON schema conversion failed: JSON schema error at ")
-FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
-    "eagle_schema_grammar": ([c_char_p, POINTER(c_char_p)], c_int32),
-    "eagle_calls_grammar": ([c_char_p, POINTER(c_char_p)], c_int32),
-    "eagle_reply_new": ([c_char_p, POINTER(c_void_p), POINTER(c_char_p)], c_int32),
-    "eagle_reply_follow": ([c_void_p, c_char_p, POINTER(c_char_p)], c_int32),
-    "eagle_reply_add": ([c_void_p, c_char_p, c_size_t, c_bool, POINTER(c_char_p)], c_int32),
-    "eagle_reply_free": ([c_void_p], None),
-}
+from llama_eagle.native.common import call, common_library
+from llama_eagle.sessions.chats.fallbacks import plain_tool
+from llama_eagle.sessions.schemas.document import Opening
+from llama_eagle.sessions.schemas.grammars import opened_until_fit, plain, schema_of_format, tool_with_schema
 
 
 class Reply:
@@ -57,21 +43,43 @@ class Reply:
 
     def __init__(self, **request: Any) -> None:
         self._handle = c_void_p()
-        given = {
-            "tools": tools_with_places(request.get("tools")),
-            "json_schema": with_places(request.get("json_schema")),
-        }
-        data = _json({**request, **given})
-        found = json.loads(_call("eagle_reply_new", data, ctypes.byref(self._handle)))
-        free_with(self, self._handle, _library().eagle_reply_free)
+        unenforced: set[str] = set()
+        if request.get("json_schema") is not None:
+            opening = Opening.NONE if request.get("streams_calls") else Opening.FAULTS
+            request["json_schema"], notes = schema_of_format(request["json_schema"], opening)
+            unenforced |= notes
+        found = self._opened(request, unenforced) if request.get("tools") else self._made(request)
+        free_with(self, self._handle, common_library().eagle_reply_free)
         self.stops: list[str] = found["stops"]
         self.settings: dict[str, Any] = found["settings"]
         self.preserved_tokens: list[str] = self.settings["preserved_tokens"]
         self.generation_prompt: str = self.settings["generation_prompt"]
-        self.unenforced: list[str] = found.get("unenforced", [])
+        self.unenforced = sorted(unenforced) if "grammar" in self.settings else []
+
+    def _opened(self, request: dict[str, Any], unenforced: set[str]) -> dict[str, Any]:
+        """Make the parser with what a grammar can express of the tools' schemas."""
+        tools = list(request["tools"])
+        loose = [] if request.get("streams_calls") else _with_schemas(tools, Opening.VALUES, set())
+
+        def made(opening: Opening) -> dict[str, Any]:
+            given = {**request, "tools": _with_schemas(tools, opening, unenforced), "loose_tools": loose}
+            try:
+                return self._made(given)
+            except UsageError:  # templates fail for some schemas
+                plain_tools = [plain_tool(tool, has_all_keys=False) for tool in tools]
+                with contextlib.suppress(UsageError):
+                    return self._made({**given, "tools": _with_schemas(plain_tools, opening, set())})
+                raise
+
+        return opened_until_fit(made, lambda found: str(found["settings"].get("grammar", "")), unenforced)
+
+    def _made(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        common_library().eagle_reply_free(self._handle)
+        self._handle.value = None
+        return dict(json.loads(call("eagle_reply_new", _json(request), ctypes.byref(self._handle))))
 
     def follow(self, prompt_end: str) -> None:
-        _call("eagle_reply_follow", self._handle, prompt_end.encode("utf-8", "replace"))
+        call("eagle_reply_follow", self._handle, prompt_end.encode("utf-8", "replace"))
 
     def add(self, text: str, *, is_last: bool = False) -> dict[str, Any]:
         """Return what is new: texts `reasoning_content` and `content`, if any, a list `tool_calls`, and `is_loose`.
@@ -82,84 +90,23 @@ class Reply:
         of a call has its "name", and its "id" if the model wrote one. Call it once with `is_last`, also without text.
         """
         data = text.encode("utf-8", "replace")
-        return dict(json.loads(_call("eagle_reply_add", self._handle, data, len(data), is_last)))
+        return dict(json.loads(call("eagle_reply_add", self._handle, data, len(data), is_last)))
 
 
-def schema_grammar(schema: str) -> tuple[str, list[str]]:
-    """Return the grammar of a JSON schema, and the keys that it does not enforce.
-
-    Raises `UsageError` for a schema that cannot be converted.
-    """
-    if '"$anchor"' in schema:
-        with contextlib.suppress(ValueError):  # the library names what is wrong
-            schema = json.dumps(with_places(json.loads(schema)))
-    return _grammar("eagle_schema_grammar", schema)
-
-
-def calls_grammar(functions: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
-    """Return the grammar of {"name": ..., "arguments": ...} for a call of one of `functions`, as `schema_grammar`.
-
-    What a grammar cannot express of a schema is left open. Raises `UsageError` for such a schema of a strict function.
-    """
-    return _grammar("eagle_calls_grammar", json.dumps([function_with_places(each) for each in functions]))
-
-
-def arguments_grammar(function: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the grammar of the arguments of a call of `function`, as `calls_grammar`."""
-    return _grammar("eagle_calls_grammar", json.dumps(function_with_places(function)))
-
-
-def _grammar(name: str, given: str) -> tuple[str, list[str]]:
-    found = json.loads(_call(name, given.encode("utf-8", "replace")))
-    return str(found["grammar"]), list(found["unenforced"])
+def _with_schemas(tools: Iterable[Any], opening: Opening, unenforced: set[str]) -> list[Any]:
+    """Return tools with the schemas that parsers read. Adds what their grammars do not enforce to `unenforced`."""
+    found = []
+    for i, tool in enumerate(tools):
+        read, notes = tool_with_schema(tool, opening, f"t{i}d")
+        found.append(read)
+        unenforced |= notes
+    return found
 
 
 def _json(value: Any) -> bytes:
     try:
-        return json.dumps(value, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
+        return json.dumps(value, default=plain, ensure_ascii=False).encode("utf-8", "replace")
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"JSON cannot represent these messages ({error}). Send texts, numbers, lists and dicts."
         ) from None
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "model_dump"):  # of OpenAI's client
-        return value.model_dump(exclude_none=True)
-    return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, Iterable) else str(value)
-
-
-def _call(name: str, *arguments: Any) -> str:
-    """Call a function and return its result. Raises the error of its status."""
-    result = c_char_p()
-    status = getattr(_library(), name)(*arguments, ctypes.byref(result))
-    text = (result.value or b"").decode("utf-8", "replace")
-    if status == OK:
-        return text
-    reason = "".join(filter(str.isprintable, " ".join(text.split())))[:500]
-    if status == ERR_ARGUMENT:
-        raise UsageError(_with_remedy(reason))
-    raise NativeError(f"{name}: {reason}", code=status, call=name)
-
-
-def _with_remedy(reason: str) -> str:
-    """Return the library's reason in plain words, with a remedy unless it has one."""
-    reason = _UNCLEAR.sub("", reason)
-    if NO_CALLS in reason:
-        return f"{reason}. Leave tool_choice out, or use a model whose template has calls."
-    remedy = "the schema" if "schema" in reason else "the messages, the tools or the chat template"
-    return reason if _HAS_REMEDY.search(reason) else f"{reason}. Change {remedy}."
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    library()  # libllama, on which it depends
-    folder = library_folder()
-    found = [folder / name for name in LIBRARY_NAMES if (folder / name).is_file()]
-    if not found:
-        raise EnvironmentFailure(f"{folder} has no {LIBRARY_NAMES[0]}. {REBUILD}")
-    lib = ctypes.CDLL(str(found[0]))
-    for name, (argtypes, restype) in FUNCTIONS.items():
-        function = getattr(lib, name)
-        function.argtypes, function.restype = argtypes, restype
-    return lib

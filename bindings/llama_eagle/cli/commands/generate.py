@@ -358,16 +358,15 @@ def _grammar(given: str) -> str:
     return _file_or_value("--grammar", "grammar", given, "::=" in given)
 
 
-def _schema(given: str) -> str:
+def _schema(given: str) -> Any:
     given = given.removeprefix(BYTE_ORDER_MARK)
     text = _file_or_value("--json-schema", "JSON schema", given, given.lstrip().startswith(("{", "true", "false")))
     try:
-        json_format.loads(text)
+        return json_format.loads(text)
     except RecursionError:
-        pass  # the converter has a limit of its own
+        raise UsageError("the JSON schema is nested too deeply. Leave out some of its levels.") from None
     except ValueError as error:
         raise UsageError(f"the JSON schema cannot be turned into a grammar ({error}). Correct it.") from None
-    return text
 
 
 def _file_or_value(option: str, kind: str, given: str, is_value: bool) -> str:

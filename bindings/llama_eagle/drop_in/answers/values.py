@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
-from llama_eagle.native.limits import read_number
 from llama_eagle.sessions.chats.calls import read_json
-from llama_eagle.sessions.chats.fallbacks import JSON_TYPES, TYPE_NAMES
+from llama_eagle.sessions.schemas.document import Document, Fault
+from llama_eagle.sessions.schemas.follow import TYPE_NAMES
+from llama_eagle.sessions.schemas.values import TYPES as JSON_TYPES
 
 JsonTypes = frozenset[str]
 PYTHON = {"True": "true", "False": "false", "None": "null"}
@@ -127,18 +127,10 @@ def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
 
 def _resolved(reference: str, root: Any) -> Any:
     """Return the target of a reference such as "#/$defs/Color"; None if there is none."""
-    found = root
-    if not reference.startswith("#"):
+    try:
+        return Document(root).resolve(reference)
+    except Fault:
         return None
-    for part in reference[1:].split("/")[1:]:
-        key = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping):
-            found = found.get(key)
-        elif isinstance(found, list) and (index := read_number(key)) is not None and index < len(found):
-            found = found[index]
-        else:
-            return None
-    return found
 
 
 def _type_of(value: Any) -> JsonTypes:

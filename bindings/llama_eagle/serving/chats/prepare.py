@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llama_eagle import console
 from llama_eagle.errors import EagleError
 from llama_eagle.serving.api_errors import Refusal
+from llama_eagle.serving.llama_server.grammars import warn_once, warn_unenforced
 from llama_eagle.serving.llama_server.served import Served
 from llama_eagle.serving.requests.bodies import read_chat
 from llama_eagle.serving.requests.chat_request import ChatRequest
 from llama_eagle.serving.requests.named_templates import apply_named
-from llama_eagle.sessions.chat import Reply, schema_grammar
+from llama_eagle.sessions.chat import Reply
 from llama_eagle.sessions.chats.abilities import shows_tools
 from llama_eagle.sessions.chats.continued import CONTENT, QUESTION, REASONING, render_begun
 from llama_eagle.sessions.chats.messages import render_chat, text_of
@@ -65,10 +64,9 @@ def _chat(model: Served, request: ChatRequest) -> Chat:
         "streams_calls": True,
     }  # fmt: skip
     replies = [Reply(**given) for _ in range(request.settings["n_cmpl"])]
-    for name in replies[0].unenforced:
-        _warn_once(f"schema: the grammar does not enforce {name}.")
+    warn_unenforced(replies[0].unenforced)
     if request.tools and not shows_tools(template):
-        _warn_once("tools: the model does not see them, because its chat template has no place for them.")
+        warn_once("tools: the model does not see them, because its chat template has no place for them.")
     if request.continued:
         before = {**variables, "messages": variables["messages"][:-1]}
         text = render_chat(template, before, model.name) + replies[0].generation_prompt
@@ -91,8 +89,8 @@ def _without_bos(model: Served, text: str) -> str:
 
 def _without_parser(model: Served, request: ChatRequest, text: str) -> Chat:
     """Return a chat whose answer is text alone."""
-    grammar = request.grammar if request.schema is None else schema_grammar(json.dumps(request.schema))[0]
-    return Chat(request, text, _raw(model, request, text, {"grammar": grammar}), [])
+    rules = {"grammar": request.grammar} if request.schema is None else {"json_schema": request.schema}
+    return Chat(request, text, _raw(model, request, text, rules), [])
 
 
 def _variables(model: Served, request: ChatRequest, template: str) -> dict[str, Any]:
@@ -129,11 +127,6 @@ def _has_thoughts(template: str) -> bool:
     """Return True if the parser knows the thoughts of the template's answers."""
     reply = Reply(template=template, bos="", eos="", messages=[{"role": "user", "content": "Question"}], tools=[])
     return "reasoning_budget_start_tag" in reply.settings
-
-
-@lru_cache(maxsize=1000)
-def _warn_once(text: str) -> None:
-    console.warn(text)
 
 
 def _raw(model: Served, request: ChatRequest, text: str, rules: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from llama_eagle.serving.llama_server.extra_args import (
     normalized,
     refuse_unchecked,
 )
+from llama_eagle.serving.llama_server.grammars import with_grammars
 from llama_eagle.sessions.chats.template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, Lora, batch_too_small
@@ -272,7 +273,8 @@ def server_args(served: Checked) -> list[str]:
     if not build_info().has_page and not any(argument.split("=")[0] == "--path" for argument in options.extra):
         flags += ["--path", str(PLAIN_PAGE)]
     return [
-        *pairs, *flags, *_device_args(options.load), *_drafting_args(served), *options.extra, *_end_token_args(served),
+        *pairs, *flags, *_device_args(options.load), *_drafting_args(served), *with_grammars(options.extra),
+        *_end_token_args(served),
     ]  # fmt: skip
 
 

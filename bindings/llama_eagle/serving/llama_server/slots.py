@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from llama_eagle.serving.api_errors import Refusal, as_sent, child_refusal
 from llama_eagle.serving.llama_server.child import Child
+from llama_eagle.serving.llama_server.grammars import with_grammar
 from llama_eagle.serving.llama_server.indentation import Indentation
 from llama_eagle.serving.llama_server.raw_settings import for_child
 from llama_eagle.serving.llama_server.streams import Answer
@@ -178,7 +179,7 @@ async def begin(front: Front, body: Mapping[str, Any], path: str = PATH) -> Answ
     """Return the child's answer to a request as it arrives; the beginning of its prompt may come from the disk."""
     if front.saved is not None:
         await front.saved.prepare(front, body)
-    return await ask(front, "POST", path, json.dumps(for_child(body)).encode())
+    return await ask(front, "POST", path, json.dumps(for_child(await with_grammar(body))).encode())
 
 
 async def ask(front: Front, method: str, path: str, data: bytes = b"") -> Answer:

@@ -1,6 +1,6 @@
 """Rendering of chats with an effort of reasoning or with tools that a template refuses.
 
-The same rules in C++: `eagle_apply_effort` and `eagle_apply_schemas` (native/src/llama-common/chat/eagle_formats.h).
+The rule for efforts in C++: `eagle_apply_effort` (native/src/llama-common/chat/eagle_formats.h).
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ from typing import Any
 
 from llama_eagle.errors import InputError
 from llama_eagle.sessions.chats.template import render
+from llama_eagle.sessions.schemas.follow import TYPE_NAMES
+from llama_eagle.sessions.schemas.values import TYPES
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 EFFORT = "reasoning_effort"  # in templates
-JSON_TYPES = frozenset(("null", "boolean", "number", "integer", "string", "array", "object"))
-# Names of Python types that clients use for JSON types.
-TYPE_NAMES = {
-    "float": "number", "double": "number", "int": "integer", "bool": "boolean", "str": "string", "dict": "object",
-    "list": "array", "tuple": "array", "None": "null", "NoneType": "null",
-}  # fmt: skip
 MAX_LEVELS = 20  # of a plain schema; templates recurse into them
 Variables = Mapping[str, Any]
 
@@ -61,7 +57,7 @@ def _render_tools(template: str, variables: Variables, where: object) -> str:
         return render(template, variables, where)
     except InputError:
         for has_all_keys in (False, True) if variables.get("tools") else ():
-            plain = [_plain_tool(tool, has_all_keys=has_all_keys) for tool in variables["tools"]]
+            plain = [plain_tool(tool, has_all_keys=has_all_keys) for tool in variables["tools"]]
             with contextlib.suppress(InputError):
                 if prompt := render(template, {**variables, "tools": plain}, where):
                     break
@@ -71,7 +67,7 @@ def _render_tools(template: str, variables: Variables, where: object) -> str:
     return prompt
 
 
-def _plain_tool(tool: Any, *, has_all_keys: bool) -> Any:
+def plain_tool(tool: Any, *, has_all_keys: bool) -> Any:
     """Return a tool with a description, and with a plain schema of its parameters."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping):
@@ -118,4 +114,4 @@ def _first_type(schema: Mapping[str, Any]) -> str:
     given = schema.get("type")
     given = [name for name in (given if isinstance(given, list) else [given]) if isinstance(name, str)]
     names = [TYPE_NAMES.get(name, name) for name in given]
-    return next((name for name in names if name in JSON_TYPES - {"null"}), "")
+    return next((name for name in names if name in TYPES - {"null"}), "")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llama_eagle.errors import UsageError
-from llama_eagle.sessions.chat import schema_grammar
+from llama_eagle.sessions.schemas.grammars import require_strict
 
 Tool = dict[str, Any]
 OF_ONE = ("function", "tool", "custom")  # types of a choice that names one tool
@@ -39,24 +38,13 @@ def _read_tool(tool: Any) -> Tool:
         raise UsageError("a tool's function has no name. Send one.")
     if not isinstance(function.get("description", ""), str):
         raise UsageError(f"the tool {name!r} has a 'description' that is no text. Send a text, or leave it out.")
-    if function.get("strict") is True and "parameters" in function:
-        require_grammar(function["parameters"], name)
+    require_strict(function)
     parameters = function.get("parameters", {})
     if not isinstance(parameters, Mapping):
         warnings.warn(f"the parameters of the tool {name!r} are no schema: its arguments are free.", stacklevel=2)
         parameters = {}
     shown = {"name": name, "description": function.get("description", ""), "parameters": parameters}
     return {"type": "function", "function": shown}
-
-
-def require_grammar(schema: Any, name: str) -> None:
-    """Raise `UsageError` if the schema of the strict tool `name` has no grammar."""
-    try:
-        schema_grammar(json.dumps(schema))
-    except UsageError as error:
-        raise UsageError(
-            f"the tool {name!r} is strict, but its schema has no grammar. {error} Or leave out 'strict'."
-        ) from None
 
 
 def read_choice(choice: Any, tools: Sequence[Tool]) -> tuple[str, list[Tool]]:

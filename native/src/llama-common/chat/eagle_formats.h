@@ -11,8 +11,6 @@
 #include "chat-auto-parser.h"
 #include "chat.h"
 #include "eagle_chat.h"
-#include "eagle_open_schemas.h"
-#include "eagle_plain_schemas.h"
 #include "json-schema-to-grammar.h"
 #include "peg-parser.h"
 
@@ -143,27 +141,6 @@ common_chat_params eagle_with_text_format(common_chat_templates_inputs inputs, c
     return params;
 }
 
-// Returns true if the schema of each tool alone has a grammar.
-inline bool eagle_have_grammars(const std::vector<common_chat_tool> & tools) {
-    return std::all_of(tools.begin(), tools.end(), [](const common_chat_tool & tool) {
-        try {
-            return !json_schema_to_grammar(common_json::parse(tool.parameters)).empty();
-        } catch (const std::exception &) {
-            return false;
-        }
-    });
-}
-
-// Applies a template to a request with tools. What a grammar cannot express of their schemas is left open.
-template <typename Apply>
-common_chat_params eagle_apply_tools(const common_chat_templates_inputs & inputs, const Apply & apply) {
-    return inputs.tools.empty()
-               ? apply(inputs)
-               : eagle_opened_until_fit([&] { return apply(inputs); },
-                                        [](const common_chat_params & params) { return params.grammar; },
-                                        [&] { return !eagle_have_grammars(inputs.tools); });
-}
-
 // Applies a template (apply(inputs)). The answer to a request with a response format is in this format, or a call if
 // the request has tools; a required call has no format.
 template <typename Apply>
@@ -174,13 +151,13 @@ common_chat_params eagle_apply_formats(const common_chat_templates_inputs & inpu
     const auto apply_required = [&] {
         calls.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
         const eagle_content_rule rule(eagle_content::none);
-        return eagle_apply_tools(calls, apply);
+        return apply(calls);
     };
     if (may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED) {
         return apply_required();
     }
     if (inputs.json_schema.empty()) {
-        return eagle_apply_tools(inputs, apply);
+        return apply(inputs);
     }
     common_chat_templates_inputs answer = inputs;
     answer.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
@@ -190,34 +167,6 @@ common_chat_params eagle_apply_formats(const common_chat_templates_inputs & inpu
     }
     const common_chat_params call = may_call ? apply_required() : common_chat_params();
     return call.grammar.empty() || call.grammar_lazy ? format : eagle_either(call, format);
-}
-
-// Applies a template; with plain schemas if it fails for those of the tools.
-template <typename Apply>
-common_chat_params eagle_apply_schemas(const common_chat_templates_inputs & inputs, const Apply & apply) {
-    try {
-        return apply(inputs);
-    } catch (const std::exception &) {
-        if (inputs.tools.empty()) {
-            throw;
-        }
-        common_chat_templates_inputs plain = inputs;
-        for (auto & tool : plain.tools) {
-            tool.parameters = eagle_plain_schema(common_json::parse(tool.parameters)).dump();
-        }
-        common_chat_params params;
-        try {
-            params = apply(plain);
-        } catch (const std::exception &) {
-            params.prompt.clear();
-        }
-        if (params.prompt.empty()) {
-            throw;
-        }
-        eagle_log_once("plain schemas",
-                       "schema: the chat template fails for a tool's schema, the model sees a plain form");
-        return params;
-    }
 }
 
 // Applies a template with the requested effort of reasoning, or with the nearest that the template does not refuse.
@@ -269,6 +218,5 @@ common_chat_params eagle_apply_effort(common_chat_templates_inputs inputs, const
 // Applies a template to a request.
 template <typename Apply>
 common_chat_params eagle_apply_template(const common_chat_templates_inputs & inputs, const Apply & apply_once) {
-    const auto apply_schemas = [&](const auto & part) { return eagle_apply_schemas(part, apply_once); };
-    return eagle_apply_formats(inputs, [&](const auto & part) { return eagle_apply_effort(part, apply_schemas); });
+    return eagle_apply_formats(inputs, [&](const auto & part) { return eagle_apply_effort(part, apply_once); });
 }

@@ -14,7 +14,6 @@
 #include "eagle_reading.h"
 #include "eagle_result.h"
 #include "eagle_template.h"
-#include "eagle_unenforced.h"
 
 struct eagle_reply {
     common_json request;
@@ -45,29 +44,15 @@ Templates templates_of(const common_json & request) {
     });
 }
 
-// Returns functions as llama.cpp reads them: parameters are a schema.
-common_json read_tools(const common_json & given) {
-    common_json tools = given;
-    for (auto & tool : tools) {
-        common_json & function = tool["function"];
-        eagle_require_strict(function);
-        if (function.contains("parameters") && !function.at("parameters").is_object()) {
-            eagle_note_unenforced("parameters that are no schema");
-            function.erase("parameters");
-        }
-    }
-    return tools;
-}
-
 bool is_true(const common_json & request, const char * key, bool usual = false) {
     return eagle_has(request, key) ? request.at(key).get<bool>() : usual;
 }
 
-common_chat_templates_inputs inputs_of(const eagle_reply & reply) {
+common_chat_templates_inputs inputs_of(const eagle_reply & reply, const char * tools) {
     const common_json & request = reply.request;
     common_chat_templates_inputs inputs;
-    inputs.tools = common_chat_tools_parse_oaicompat(
-        read_tools(eagle_has(request, "tools") ? request.at("tools") : common_json::array()));
+    inputs.tools =
+        common_chat_tools_parse_oaicompat(eagle_has(request, tools) ? request.at(tools) : common_json::array());
     const std::string choice = eagle_text_at(request, "tool_choice");
     inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(choice.empty() ? "auto" : choice);
     auto abilities = common_chat_templates_get_caps(reply.templates.get());
@@ -117,14 +102,10 @@ void read_messages(const eagle_reply & reply, common_chat_templates_inputs & inp
     inputs.add_generation_prompt = inputs.continue_final_message == COMMON_CHAT_CONTINUATION_NONE;
 }
 
-// Applies a template to the last turn, on which the beginning of the answer may depend. is_loose: the parameters of
-// tools have their names and no schemas.
-common_chat_params applied(eagle_reply & reply, bool is_loose = false) {
-    const eagle_open_schemas open(is_loose              ? eagle_opening::values
-                                  : reply.streams_calls ? eagle_opening::none  // opened as far as a grammar needs it
-                                                        : eagle_opening::faults);
+// Applies a template to the last turn, on which the beginning of the answer may depend. tools: a key of the request.
+common_chat_params applied(eagle_reply & reply, const char * tools = "tools") {
     const common_chat_templates * templates = reply.templates.get();
-    common_chat_templates_inputs inputs = inputs_of(reply);
+    common_chat_templates_inputs inputs = inputs_of(reply, tools);
     try {
         read_messages(reply, inputs);
         reply.is_continued = !inputs.add_generation_prompt && !inputs.messages.empty();
@@ -266,7 +247,7 @@ bool read_loosely(eagle_reply & reply, common_chat_msg & message) {
     }
     common_chat_msg loose;
     try {
-        loose = eagle_read_answer(reply.text, false, parser_of(applied(reply, true)));
+        loose = eagle_read_answer(reply.text, false, parser_of(applied(reply, "loose_tools")));
     } catch (const std::runtime_error &) {  // some templates need the types
         return false;
     } catch (const std::invalid_argument &) {
@@ -347,7 +328,6 @@ common_json streamed(eagle_reply & reply, bool is_last) {
 
 int32_t eagle_reply_new(const char * request, eagle_reply ** reply, const char ** result) {
     return eagle_answered(result, [&] {
-        const eagle_unenforced_keys unenforced;
         auto made = std::make_unique<eagle_reply>();
         made->request = eagle_without_nulls(common_json::parse(request));
         made->templates = templates_of(made->request);
@@ -355,7 +335,6 @@ int32_t eagle_reply_new(const char * request, eagle_reply ** reply, const char *
         common_json found = common_json::object();
         found["stops"] = made->params.additional_stops;
         found["settings"] = settings_of(made->params);
-        found["unenforced"] = unenforced.names();
         *reply = made.release();
         return found.dump();
     });

@@ -1,0 +1,1 @@
+"""JSON schemas, reduced to what llama.cpp's converter makes a grammar of."""
