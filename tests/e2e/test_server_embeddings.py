@@ -178,7 +178,7 @@ def test_forms_of_rankings(ranking: Served) -> None:
     assert status == 400 and "1000000 is no token id" in answer["error"]["message"], answer
     for key in ("documents", "texts"):  # without any token, some models have nothing to read
         status, answer = ranking.post("/rerank", {"query": "", key: ["two", ""]})
-        assert status == 400 and "are empty" in answer["error"]["message"], answer
+        assert status == 400 and "both empty" in answer["error"]["message"], answer
     long = "word " * 800  # clients repeat what a server fails: 500
     for path, key in (("/v1/rerank", "documents"), ("/v1/reranking", "documents"), ("/rerank", "texts")):
         status, answer = ranking.post(path, {"query": "one", key: ["two", long]})
