@@ -97,16 +97,8 @@ def answer(
         )
     )  # fmt: skip
     questions = _questions(served, found, params, n_predict, raw)
-    same = identity(
-        found,
-        model.resolve(),
-        model.stat().st_size,
-        params,
-        n_predict,
-        served.n_slot,
-        questions.is_chat,
-        *_adapter(served),
-    )
+    file = (model.resolve(), model.stat().st_size)
+    same = identity(found, *file, params, n_predict, served.n_slot, questions.is_chat, *_adapter(served))
     with closing(Journal(output, same, overwrite)) as journal:
         n_earlier = len(journal.answers)
         if n_earlier:

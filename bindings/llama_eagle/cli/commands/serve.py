@@ -32,6 +32,7 @@ from llama_eagle.files import read_json_or_yaml
 
 if TYPE_CHECKING:
     from llama_eagle.gguf.header import Header
+    from llama_eagle.serving.llama_server.options import ServerOptions
 
 ALIASES = {"draft_path": "--draft"}  # another name of a key in a configuration file -> its option
 
@@ -163,8 +164,6 @@ def serve(
     """
     if [model, config, pool.models].count(None) != 2:
         raise UsageError("give one of --model (and --draft), --models and --config.")
-    from llama_eagle.drafting.resolve import without_effect
-    from llama_eagle.serving.front import run
     from llama_eagle.serving.llama_server import options as serving
 
     options = serving.ServerOptions(
@@ -187,16 +186,25 @@ def serve(
     if config is not None:
         options = serving.from_config(config, read_json_or_yaml(config), options, _keys_on_command_line(context))
     require_free(options.host, options.port)
-    if pool.models is not None:
-        from llama_eagle.serving.pool.front import offered, run_pool
+    raise typer.Exit(_serve_one(options, yes) if pool.models is None else _serve_several(options, pool))
 
-        limit = None if pool.max_memory is None else int(pool.max_memory * 2**30)
-        raise typer.Exit(run_pool(options, offered(pool.models), limit, arguments_of_servers(sys.argv[2:])))
-    served = serving.check(replace(options, model=find_model(options.model, yes, options.drafting)))
+
+def _serve_one(options: ServerOptions, yes: bool) -> int:
+    from llama_eagle.drafting.resolve import without_effect
+    from llama_eagle.serving.front import run
+    from llama_eagle.serving.llama_server.options import check
+
+    served = check(replace(options, model=find_model(options.model, yes, options.drafting)))
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
-    about = f"serving {_name(served.target)}; {in_flags(served.why)}"
-    raise typer.Exit(run(served, about))
+    return run(served, f"serving {_name(served.target)}; {in_flags(served.why)}")
+
+
+def _serve_several(options: ServerOptions, pool: Pool) -> int:
+    from llama_eagle.serving.pool.front import offered, run_pool
+
+    limit = None if pool.max_memory is None else int(pool.max_memory * 2**30)
+    return run_pool(options, offered(str(pool.models)), limit, arguments_of_servers(sys.argv[2:]))
 
 
 def _keys_on_command_line(context: typer.Context) -> set[str]:
