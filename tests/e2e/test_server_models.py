@@ -10,13 +10,14 @@ import pytest
 from fixtures.serving import Served, serve
 from fixtures.streams import events
 from fixtures.tiny_gguf import START, Variant, write_target
+from llama_eagle.serving.pool.front import offered
 
 pytestmark = pytest.mark.native
 
 NAMES, DAMAGED = ("one", "two"), "three"
 QUESTION = [{"role": "user", "content": "a\n"}]
 OPTIONS = ("-c", 512, "-t", 1, "--parallel", 1, "--draft", "none")
-ROOM_FOR_ONE = 1.5 / 1024  # GiB
+ROOM_FOR_ONE = 0.2  # GiB
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,13 @@ def test_refused(server: Served) -> None:
         assert server.post(path, {**given, "model": "two"})[0] == 401
     assert loaded(server) == before
     assert server.get("/health")[0] == 200
+
+
+def test_files_of_one_name_have_their_folder_in_it(tmp_path: Path) -> None:
+    for name in ("one/model", "two/model", "other"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_target(tmp_path / f"{name}.gguf", Variant())
+    assert [model.name for model in offered(str(tmp_path))] == ["one/model", "other", "two/model"]
 
 
 def test_a_browser_asks_before_it_sends_its_key(server: Served) -> None:

@@ -8,7 +8,9 @@ import signal
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,12 @@ from starlette.routing import Route
 from starlette.types import Message, Scope, Send
 
 from llama_eagle import console
+from llama_eagle.drafting.resolve import resolve
 from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.gguf import names
 from llama_eagle.gguf.describe import file_type
 from llama_eagle.gguf.header import read_header, read_model
-from llama_eagle.gguf.size import Slots, available_bytes, kv_bytes
+from llama_eagle.gguf.size import DraftContext, Slots, available_bytes, draft_bytes, kv_bytes
 from llama_eagle.native.programs import PATIENCE, ending_signals
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.models import PATH, described, one_of
@@ -44,6 +47,7 @@ from llama_eagle.store.find import is_target
 from llama_eagle.store.models import models as on_the_disk
 
 ALL = "all"  # instead of a folder: the models that `llama-eagle list` shows
+OF_A_SERVER = 128 << 20  # bytes of its processes, and of computations with a small model
 IS_READY = {"status": "ok"}
 
 
@@ -75,15 +79,25 @@ def _in_folder(folder: Path) -> list[Offered]:
         if is_target(header):
             n_bytes = sum(sizes.get(part, 0) for part in names.all_parts(first))
             found.append(Offered(file.stem, file, n_bytes, int(file.stat().st_mtime)))
-    return found
+    n = Counter(model.name for model in found)
+    paths = {model.file: model.file.relative_to(folder).with_suffix("").as_posix() for model in found}
+    return [model if n[model.name] == 1 else replace(model, name=paths[model.file]) for model in found]
 
 
 def memory_of(model: Offered, options: ServerOptions) -> int:
-    """Return what a model takes in bytes: its weights and the caches of its slots. Raises `InputError`."""
+    """Return what a model takes in bytes: weights and caches of it and its draft, and its server.
+
+    Raises `InputError`.
+    """
     header, _ = read_model(model.file)
     n_ctx = Checked(options, options.drafting, "", header, None).n_ctx
     types = CACHE_TYPES[options.context.type_k], CACHE_TYPES[options.context.type_v]
-    return model.n_bytes + kv_bytes(header, n_ctx, *types, Slots(options.parallel, options.context.n_ubatch))
+    caches = kv_bytes(header, n_ctx, *types, Slots(options.parallel, options.context.n_ubatch))
+    choice = resolve(model.file, options.drafting)
+    draft = choice.sidecar or []
+    for each in draft[:1]:
+        caches += draft_bytes(header, DraftContext(each, choice.options.draft_n_ctx, options.parallel), n_ctx)
+    return OF_A_SERVER + model.n_bytes + sum(file.file_size for file in draft) + caches
 
 
 class PoolFront(Front):
