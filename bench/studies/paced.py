@@ -67,10 +67,10 @@ def build_ours(folder: Path, isa: str = "avx2", renew: bool = False) -> Path:
     return lib
 
 
-def build_upstream(folder: Path, isa: str = "avx2") -> Peer:
+def build_upstream(folder: Path, isa: str = "avx2", tools: Sequence[str] = TOOLS) -> Peer:
     """Build llama.cpp's tools, or return those of an earlier build."""
     options = (*ISA[isa][1], NO_PAGE)
-    return build_peer(tools=TOOLS, folder=folder.resolve() / "peer", edit=_pace_upstream, options=options)
+    return build_peer(tools=tools, folder=folder.resolve() / "peer", edit=_pace_upstream, options=options)
 
 
 def _pace_upstream(source: Path) -> None:
