@@ -143,7 +143,7 @@ class ModelPool:
             known = ", ".join(model.name for model in self.models)
             if name:
                 raise Refusal(404, f"this server has no model '{name}', only {known}", "model_not_found")
-            raise Refusal(400, f"no model is loaded yet. Set 'model' in a request to one of: {known}")
+            raise Refusal(400, f"no model is loaded. Set 'model' in a request to one of: {known}")
         return found[0]
 
     @contextlib.asynccontextmanager
