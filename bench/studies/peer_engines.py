@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 Options = dict[str, Any]
-Run = Callable[[str, int], dict[str, Any]]
+Run = Callable[..., dict[str, Any]]  # run(prompt=str, n=int)
 
 
 def timed(start: float, tokens: Iterable[Any], n: int) -> dict[str, Any]:
