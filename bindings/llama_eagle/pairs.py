@@ -126,6 +126,7 @@ PAIRS = (
     KnownPair(QWEN_NEXT, "lmsys/SGLang-EAGLE3-Qwen3-Next-80B-A3B-Instruct-FP8-perfect-blend-regenerated", "SpecForge"),
     KnownPair(CODER_NEXT, "thoughtworks/Qwen3-Coder-Next-Eagle3", "unknown"),
     KnownPair(CODER_NEXT, "z-lab/Qwen3-Coder-Next-DFlash", "z-lab", 0.5, DFLASH),
+    KnownPair("meta-models/Muse-Glimmer-30B", "meta-models/Muse-Glimmer-30B-assistant", "Meta", 2.6, DFLASH, PAGE),
     KnownPair("meta-models/Muse-Glimmer-30B", "z-lab/Muse-Glimmer-30B-DFlash2", "z-lab", 2.8, DFLASH2, PAGE),
     KnownPair("meta-models/Muse-Glimmer-30B", "DaoCloud/Muse-Glimmer-30B-DSpark", "unknown", None, DSPARK, PAGE),
     KnownPair("LiquidAI/LFM2.5-1.2B-Instruct", "LiquidAI/LFM2.5-1.2B-Instruct-DSpark", "LiquidAI", 0.3, DSPARK, PAGE),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from llama_eagle.convert import rows
 from llama_eagle.convert.drafts.config import WHERE
-from llama_eagle.convert.drafts.dflash_config import DFlashConfig, keys, sizes
+from llama_eagle.convert.drafts.dflash_config import DFlashConfig, keys, sizes, with_class_defaults
 from llama_eagle.convert.drafts.family import ABSOLUTE_IDS, DROPPED, canonical, match
 from llama_eagle.convert.drafts.gemma4 import block as gemma4
 from llama_eagle.convert.drafts.layers import unpublished
@@ -112,7 +112,7 @@ def _dropped(name: str) -> str | None:
 
 def _read(checkpoint: Checkpoint, target: Target, layers: Sequence[int] | None) -> StockDraft[DFlashConfig]:
     weights = Weights(checkpoint, canonical, checkpoint_scheme(checkpoint, draft=True))
-    stated, factors = _with_gemma_heads(checkpoint.config, weights)
+    stated, factors = _with_gemma_heads(with_class_defaults(checkpoint.config, target.n_vocab), weights)
     config = DFlashConfig(stated, checkpoint.source, layers)
     _check_target(config, target)
     if (checkpoint.path / "mask_embedding.pt").is_file():

@@ -19,6 +19,7 @@ _DFLASH = (
     "Qwen3DFlashDraftModel",  # NeMo Automodel, for DFlash2 too
     "Qwen3DFlash2DraftModel",
     "QwenDFlashDraftModel",  # AngelSlim
+    "MuseGlimmerAssistantModel",
 )
 # Their classes rotate whole heads, also if config.json has a partial rotation, copied from a target. Their trainers use
 # no causal mask.
@@ -55,6 +56,13 @@ def is_dflash(config: dict[str, Any], names: Collection[str] = ()) -> bool:
     known = isinstance(classes, list) and any(name in (*_DFLASH, *_DSPARK, *_OTHERS) for name in classes)
     stated = isinstance(config.get("dflash_config"), dict)
     return known or stated or config.get("speculators_model_type") in ("dflash", "dflash2", "dspark")
+
+
+def with_class_defaults(config: dict[str, Any], n_vocab: int) -> dict[str, Any]:
+    """Return config.json with the keys that Muse Glimmer's assistant leaves to its class. n_vocab: of the target."""
+    if config.get("architectures") != ["MuseGlimmerAssistantModel"]:
+        return config
+    return {"vocab_size": n_vocab, "use_sliding_window": True, "is_causal": False, **config}
 
 
 class DFlashConfig(ModelConfig):

@@ -99,6 +99,7 @@ def is_extended(name: str) -> bool:
 
 _PREFIXES = ("module.", "model.", "eagle_module.", "draft_model.")
 _LEGACY = {f"aux_norm_{place}.weight": f"fc_norm.{i}.weight" for i, place in enumerate(("low", "mid", "high"))}
+_LEGACY |= {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}  # Muse Glimmer
 
 # Tensors that inference does not use: pattern, reason.
 DROPPED = (

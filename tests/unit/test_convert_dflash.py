@@ -324,3 +324,21 @@ def test_stock_llama_cpp_does_not_read_the_anchor_of_dflash(tmp_path: Path, targ
         field = gguf.GGUFReader(tmp_path / "out.gguf").fields.get("dflash.sample_from_anchor")
         assert (field.contents() if field else None) == anchored
         assert any("sample_from_anchor" in warning for warning in report.warnings) == bool(anchored)
+
+
+def test_the_assistant_of_muse_glimmer(tmp_path: Path, target: Path) -> None:
+    """Its class has other names of two tensors, and defaults: the target's vocabulary, windows, no causal mask."""
+    windows = {"layer_types": ["sliding_attention"] * 3, "sliding_window": 2048}
+    spec = DFlashSpec(top={**windows, "use_sliding_window": True, "is_causal": False})
+    convert(tmp_path, target, spec)
+    path = make_dflash(tmp_path / "other/draft", DFlashSpec(top=windows)) / "model.safetensors"
+    names = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
+    save_file({names.get(name, name): tensor for name, tensor in load_file(path).items()}, path)
+    config = json.loads((path.parent / "config.json").read_text())
+    config |= config.pop("dflash_config") | {"architectures": ["MuseGlimmerAssistantModel"]}
+    del config["vocab_size"], config["use_sliding_window"]
+    (path.parent / "config.json").write_text(json.dumps(config))
+    assert is_draft(open_checkpoint(path.parent))
+    report = convert_draft(path.parent, target, tmp_path / "other.gguf")
+    assert (tmp_path / "out.gguf").read_bytes() == (tmp_path / "other.gguf").read_bytes()
+    assert report.layer_ids == [2, 5, 7] and not report.warnings

@@ -263,7 +263,7 @@ def test_published_pairs_have_the_form_of_hub_ids() -> None:
         assert re.fullmatch(r"[\w.-]+/[\w.-]+(/[\w.-]+)?", pair.draft), pair
         assert pair.kind in (EAGLE3, PEAGLE, DFLASH, DFLASH2, DSPARK) and pair.maker and pair.licence, pair
         assert pair.size is None or 0.05 <= pair.size <= 4, pair
-        is_block = any(kind in pair.draft.lower() for kind in ("dflash", "dspark", "peagle"))
+        is_block = any(kind in pair.draft.lower() for kind in ("dflash", "dspark", "peagle", "assistant"))
         assert is_block == (pair.kind != EAGLE3), pair
 
 
