@@ -12,10 +12,9 @@ from typing import Any
 Config = dict[str, Any]
 
 PUBLISHED_NAMES = {  # classes that transformers renamed
-    "InternVLForConditionalGeneration": "InternVisionModel",
-    "InternVLVisionModel": "InternVisionModel",
     "PhimoeForCausalLM": "PhiMoEForCausalLM",
 }
+OTHER_ENCODERS = ("internvl",)  # forms of transformers, whose tensors the converter leaves out
 _TEXT_PARTS = ("text_config", "llm_config", "lm_config", "language_config", "lfm")  # names of the text model's part
 
 
@@ -35,6 +34,8 @@ def stated_classes(*parts: Any) -> list[str]:
 
 def known_class(config: Config, known: Collection[str], *, encoder: bool = False) -> str | None:
     """Return the first class of a checkpoint that the converter knows: of the text model or of the encoder."""
+    if encoder and config.get("model_type") in OTHER_ENCODERS:
+        return None
     text = text_part(config)
     names = stated_classes(config.get("vision_config") if encoder else text, config)
     if not encoder and text and not any(name in known for name in names):

@@ -36,15 +36,6 @@ CASES: dict[str, tuple[Parts, str, str]] = {  # config.json -> classes of its te
         "Qwen2ForCausalLM",
         "InternVisionModel",
     ),
-    "saved InternVL": (
-        {
-            "architectures": ["InternVLForConditionalGeneration"],
-            "text_config": {"model_type": "qwen3"},
-            "vision_config": {"model_type": "internvl_vision"},
-        },
-        "Qwen3ForCausalLM",
-        "InternVisionModel",
-    ),
     "LFM2-VL": (
         {"architectures": ["Lfm2VlForConditionalGeneration"], "text_config": {"model_type": "lfm2"}},
         "Lfm2ForCausalLM",
@@ -96,5 +87,13 @@ def test_unknown_classes_are_refused(part: Parts) -> None:
     config = {"architectures": ["NoSuchForConditionalGeneration"], **part}
     with pytest.raises(ConfigError, match="'NoSuchForConditionalGeneration' is not supported"):
         find_conversion(config, "folder")
+    with pytest.raises(ConfigError, match="no encoder that is supported"):
+        require_class(config, "folder", table=ENCODER)
+
+
+def test_encoders_whose_tensors_are_left_out_are_refused() -> None:
+    config = {"architectures": ["InternVLForConditionalGeneration"], "text_config": {"model_type": "qwen3"}}
+    config |= {"model_type": "internvl", "vision_config": {"architectures": ["InternVisionModel"]}}
+    assert require_class(config, "folder") == "Qwen3ForCausalLM"
     with pytest.raises(ConfigError, match="no encoder that is supported"):
         require_class(config, "folder", table=ENCODER)
