@@ -197,7 +197,7 @@ def _require_disk(folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < PADDED_MB.peak * 1e6:
         text = f"{folder}: the padded pair needs {PADDED_MB.peak / 1e3:.1f} GB of disk, {free / 1e9:.1f} GB are free"
-        raise EnvironmentFailure(f"{text}. Free some space, or leave the pair out with --no-padded.")
+        raise EnvironmentFailure(f"{text}. Free some space, or leave out --padded.")
 
 
 def summary(padded: Sequence[Comparison]) -> str:

@@ -37,7 +37,7 @@ class Recording:
 
 RECORDINGS = {
     "help": Recording(["--help"]),
-    "demo": Recording(["demo", "--no-padded"]),
+    "demo": Recording(["demo"]),
     "generate": Recording(["generate", "-m", TARGET, "-d", DRAFT, "-n", "64", "-p", QUESTION]),
     "generate-help": Recording(["generate", "--help"]),
     "chat": Recording(["chat", "-m", TARGET, "-d", DRAFT, "-n", "64"], ["/help", QUESTION, "/stats", "/what", "/exit"]),

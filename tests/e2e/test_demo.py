@@ -18,7 +18,7 @@ pytestmark = pytest.mark.native
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The demo where the real model cannot be downloaded."""
-    outcome = llama_eagle("demo", "--work", tmp_path_factory.mktemp("demo"), "--no-padded", "--json", PIP_NO_INDEX="1")
+    outcome = llama_eagle("demo", "--work", tmp_path_factory.mktemp("demo"), "--json", PIP_NO_INDEX="1")
     assert outcome.code == 0, outcome
     return outcome
 
@@ -59,7 +59,7 @@ def test_the_text_is_english_about_django(demo: dict[str, Any]) -> None:
 def test_its_folder_and_size_are_named_first(tmp_path: Path) -> None:
     """Without --work, files are in the cache and not in the current folder."""
     (tmp_path / "llama-eagle").write_text("")  # nothing can be written there
-    outcome = llama_eagle("demo", "--no-real", "--no-padded", LLAMA_EAGLE_CACHE=str(tmp_path))
+    outcome = llama_eagle("demo", "--no-real", LLAMA_EAGLE_CACHE=str(tmp_path))
     assert outcome.code == 4
     folder = tmp_path / "llama-eagle" / "demo"
     assert outcome.stderr.startswith(f"files: {folder}, 18 MB, up to 30 MB during the demo\n")
@@ -77,13 +77,13 @@ def test_unwritable_folder(tmp_path: Path) -> None:
 def test_no_room_for_the_padded_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type(shutil.disk_usage(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 10**12, 10**9))
-    with pytest.raises(EnvironmentFailure, match=r"needs 2\.5 GB of disk, 1\.0 GB are free.*--no-padded"):
+    with pytest.raises(EnvironmentFailure, match=r"needs 2\.5 GB of disk, 1\.0 GB are free.*--padded"):
         compare_padded(tmp_path)
 
 
 @pytest.mark.slow
 def test_the_padded_pair_says_the_same(tmp_path: Path) -> None:
-    outcome = llama_eagle("demo", "--no-real", "--work", tmp_path, "--json")
+    outcome = llama_eagle("demo", "--no-real", "--padded", "--work", tmp_path, "--json")
     assert outcome.code == 0, outcome
     padded = outcome.json["padded"]
     assert [each["drafter"] for each in padded] == ["EAGLE-3", "MTP"]

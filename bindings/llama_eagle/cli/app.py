@@ -112,7 +112,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": (
         "demo.demo",
         "Show speculative decoding with two small models.",
-        "llama-eagle demo --no-padded",
+        "llama-eagle demo",
     ),
     "rpc-server": (
         "serve.rpc_server",
