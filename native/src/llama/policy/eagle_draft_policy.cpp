@@ -13,9 +13,9 @@ constexpr double PROMISING = 0.9;  // of the best speed: an unmeasured length is
 constexpr double PROBE_SHARE = 0.005;  // of the time goes into probes: less than can be noticed
 constexpr int MATCHES[] = {4, 6};      // tokens of a match: offers after shorter ones are wrong more often
 // Of a plain decode: a further row, until a single sequence has measured several numbers of rows. Where memory is slow,
-// rows are free: so long drafts of a single sequence are tried at first. Several sequences have more rows, which may be
-// expensive, and offers are compared with plain decoding, which is not measured unless it counts as faster.
-constexpr double FIRST_ROW = 0.08, FIRST_ROW_SINGLE = 0;
+// rows are nearly free: so long drafts of a single sequence are tried at first. Several sequences have more rows, which
+// may be expensive, and offers are compared with plain decoding, which is not measured unless it counts as faster.
+constexpr double FIRST_ROW = 0.08, FIRST_ROW_SINGLE = 0.04;
 constexpr double SWITCH = 0.15;  // of a round: what another length and the way back cost (new graphs)
 
 }  // namespace
@@ -30,7 +30,7 @@ void Acceptance::observe(bool is_right) {
 }
 
 void Acceptance::discount() {
-    n_ = std::min(n_, GUESS);
+    n_ = std::min(n_, OLD);
     chance_ = 1;
 }
 

@@ -16,16 +16,17 @@ class Acceptance {
 
     double rate() const { return rate_; }
     void observe(bool is_right);
-    void discount();                    // earlier observations are old: they count no more than the guess
+    void discount();                    // earlier observations are old: they count as OLD tokens at most
     double emitted(int n_draft) const;  // expected tokens of a round
 
   private:
-    static constexpr int GUESS = 5;            // tokens that the first guess counts for
+    static constexpr int FIRST = 3;            // tokens that the first guess counts for
+    static constexpr int OLD = 5;              // tokens that earlier observations count for, once they are old
     static constexpr int MEMORY = 40;          // tokens that count later: fewer follow chance
     static constexpr double SURPRISE = 0.002;  // chance of wrong tokens in a row at which the text must have changed
 
     double rate_;
-    int n_ = GUESS;
+    int n_ = FIRST;
     double chance_ = 1;  // of the wrong tokens since the last right one
 };
 
