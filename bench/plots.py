@@ -37,6 +37,7 @@ LOOKUP_SIDES = (("llama_cpp", "llama_cpp_drafted"), ("ours", "drafted"))
 DPI = 150
 DESKTOPS = (6, 9, 12.5)  # GB/s for two cores: what the computers of docs/performance.md have
 SYNTHETIC = "synthetic, acceptance 0.7"
+MEASURED, RATES = 0.7, (0.5, 0.65, 0.8)  # acceptance of synthetic drafts; prose, all texts and code with an MTP head
 OURS, PEER = "llama-eagle", "llama.cpp"
 TEXTS = {"edit": "a code edit", "chat": "questions"}
 BEST = "llama.cpp's best of no drafts, look-up and drafts"
@@ -113,6 +114,14 @@ def real_models(machines: list[Machine]) -> Iterator[tuple[Machine, dict[str, An
                 }  # fmt: skip
 
 
+def at_rates(entry: dict[str, Any]) -> list[float]:
+    """Return tokens/s of a synthetic draft at RATES: its rounds, measured at MEASURED, take the same time there."""
+    if entry["text"] != SYNTHETIC or not entry["n_draft"]:
+        return []
+    tokens = {rate: sum(rate**i for i in range(entry["n_draft"] + 1)) for rate in (MEASURED, *RATES)}
+    return [float(f"{entry['drafted'] * tokens[rate] / tokens[MEASURED]:.3g}") for rate in RATES]
+
+
 def draw_headline(machines: list[Machine], out: Path) -> None:
     """Draw real models, ours next to the best of llama.cpp."""
     draw_models(list(real_models(machines)), 4, out)
@@ -120,11 +129,12 @@ def draw_headline(machines: list[Machine], out: Path) -> None:
 
 def draw_speed(machines: list[Machine], out: Path) -> None:
     """Draw shapes whose drafts were measured in both programs."""
-    shown = [
-        (machine, {**entry, "llama_cpp": max(entry[side] for side in LOOKUP_SIDES[0])})
-        for machine, entry in entries(machines, "speed")
-        if all(entry.get(side) for side in LOOKUP_SIDES[0])
-    ]
+    shown = []
+    for machine, entry in entries(machines, "speed"):
+        if all(entry.get(side) for side in LOOKUP_SIDES[0]):
+            rates = at_rates(entry)
+            changed = {"llama_cpp": max(entry[side] for side in LOOKUP_SIDES[0]), "range": rates}
+            shown.append((machine, {**entry, **changed, "drafted": rates[1] if rates else entry["drafted"]}))
     draw_models(shown, 4, out)
 
 
@@ -193,10 +203,14 @@ def draw_model(axis: Any, machine: Machine, entry: dict[str, Any]) -> None:
     """Draw the bars of one model; each panel has its own scale, its bars carry the numbers."""
     bars = [(LLAMA_CPP, entry["llama_cpp"]), (PLAIN, entry["ours"]), (DRAFTED, entry["drafted"])]
     bars = [(color, value) for color, value in bars if value]
-    top = max(value for _, value in bars)
+    low, _, high = entry.get("range") or [entry["drafted"]] * 3
+    top = max(high or 0, *(value for _, value in bars))
     for place, (color, value) in enumerate(bars):
         axis.bar(place, value, color=color, width=0.78)
-        axis.text(place, value + top * 0.02, f"{value:g}", ha="center", va="bottom", fontweight="bold")
+        end = high if color == DRAFTED else value
+        if color == DRAFTED and high > low:
+            axis.vlines(place, low, high, color=INK, linewidth=1.5)
+        axis.text(place, end + top * 0.02, f"{value:g}", ha="center", va="bottom", fontweight="bold")
         if place:
             gain = f"×{value / entry['llama_cpp']:.1f}"
             ink = "white" if color == DRAFTED else INK
@@ -215,7 +229,8 @@ def caption(entry: dict[str, Any]) -> str:
     """Return what the drafts of an entry were and what was generated."""
     if not entry["drafter"]:
         return "tokens/s\n "
-    text = "synthetic, 70 % accepted" if entry["text"] == SYNTHETIC else entry["text"]
+    rate = "65 % (50 to 80)" if entry.get("range") else "synthetic, 70 %"
+    text = f"{rate} accepted" if entry["text"] == SYNTHETIC else entry["text"]
     return f"tokens/s, {entry['drafter']}\n{text}"
 
 
@@ -334,8 +349,9 @@ def cell(value: float | None) -> str:
 def speed_table(machines: list[Machine]) -> list[str]:
     """Return the Markdown rows of the table of speeds."""
     rows = [
-        "| CPU | model | drafter | llama.cpp, no drafts | ours, no drafts | ours, drafts | over llama.cpp |",
-        "|---|---|---|---|---|---|---|",
+        "| CPU | model | drafter | llama.cpp, no drafts | ours, no drafts | ours, drafts "
+        "| at 0.5, 0.65, 0.8 | over llama.cpp |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for machine, entry in entries(machines, "speed"):
         best, base = entry["drafted"] or entry["ours"], entry["llama_cpp"]
@@ -343,7 +359,9 @@ def speed_table(machines: list[Machine]) -> list[str]:
         drafter = f"{entry['drafter']}{length}" if entry["drafter"] else "none"
         values = " | ".join(cell(entry[key]) for key in ("llama_cpp", "ours", "drafted"))
         gain = f"{best / base:.1f}" if base else ""
-        rows.append(f"| {machine['name']} | {entry['model']} {entry['type']} | {drafter} | {values} | {gain} |")
+        rates = ", ".join(map(cell, at_rates(entry)))
+        model = f"{entry['model']} {entry['type']}"
+        rows.append(f"| {machine['name']} | {model} | {drafter} | {values} | {rates} | {gain} |")
     return rows
 
 

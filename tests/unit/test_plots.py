@@ -53,7 +53,7 @@ def test_a_new_machine_is_one_more_file(plots: Any, tmp_path: Path) -> None:
     machine = {"name": "New", "machine": "New", "speed": [{**speed, "n_draft": None}, drafted]}
     (tmp_path / "new.json").write_text(json.dumps(machine))
     machines = plots.read_machines(tmp_path)
-    assert plots.speed_table(machines)[-2] == "| New | M Q8_0 | none | 2 | 5 |  | 2.5 |"
+    assert plots.speed_table(machines)[-2] == "| New | M Q8_0 | none | 2 | 5 |  |  | 2.5 |"
     plots.draw_speed(machines, tmp_path / "new.png")
     assert (tmp_path / "new.png").stat().st_size > 1000
 
