@@ -67,7 +67,7 @@ def binding(kind: Any, options: Options, **drafting: Any) -> Run:
 
 @contextlib.contextmanager
 def server(options: Options) -> Iterator[Run]:
-    """llama-server of llama.cpp or ik_llama.cpp. binary: its path. arguments: further ones."""
+    """Run a llama-server of llama.cpp or ik_llama.cpp. binary: its path. arguments: further ones."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -56,7 +56,7 @@ def test_the_next_turn_is_read_alone(given: list[Any], tmp_path: Path) -> None:
 
 
 def test_the_draft_is_kept_too(tmp_path: Path) -> None:
-    """Of one of several models, too, whose draft lies next to it."""
+    """The models behind one address find their drafts next to their files."""
     write_pair(tmp_path)
     given = ("--models", tmp_path, "--no-lookup", "-c", 2048, "-t", 1)
     here = {"LLAMA_EAGLE_CACHE": str(tmp_path)}

@@ -18,6 +18,7 @@ from llama_eagle.serving.apis.responses.events import ResponseEvents
 from llama_eagle.serving.apis.responses.items import RecentItems
 from llama_eagle.serving.apis.responses.tools import Tool
 from llama_eagle.serving.pieces import CallPiece, End, Piece
+from llama_eagle.serving.resume import Sessions
 from openai.types.responses import Response, ResponseStreamEvent
 from starlette.routing import Router
 
@@ -355,7 +356,8 @@ def post(router: Router, path: str, body: Body) -> bytes:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"", "app": None}
+    app = SimpleNamespace(sessions=Sessions())
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"", "app": app}
     asyncio.run(router(scope, receive, send))
     return b"".join(message.get("body", b"") for message in sent)
 
