@@ -21,10 +21,8 @@
 
 #if defined(__GNUC__)
 #define EAGLE_INLINE __attribute__((always_inline))
-#define EAGLE_FLATTEN __attribute__((flatten))  // inlines all calls at once, which compiles faster than one by one
 #else
 #define EAGLE_INLINE
-#define EAGLE_FLATTEN
 #endif
 
 // Kernels use explicit fused multiply-adds everywhere. They must not leave contraction to the compiler, because two

@@ -157,32 +157,19 @@ struct tile_256 {
         return sum;
     }
 
-    // Adds the products of a sub-block with the rows from this turn on.
-    template <int NR, int V, int TURN>
-    static inline void add_turns(vi (*sum)[NR], const block * const * w, const int * part, int s,
-                                 const vi * const * scales, const int8_t * const * qs, const int16_t * const * start) {
-        using turns = row_turns<NR, AT_ONCE>;
-        add_32<Type, variant, true, turns::rows(TURN), V, turns::first(TURN)>(sum, w, part, s, scales, qs, start);
-        if constexpr (turns::TURNS > 1) {
-            forget_loads();
-        }
-        if constexpr (TURN + 1 < turns::TURNS) {
-            add_turns<NR, V, TURN + 1>(sum, w, part, s, scales, qs, start);
-        }
-    }
-
     // Subtracts the contribution of the codes' offset, or of the mins.
     template <int NR, int V>
-    EAGLE_FLATTEN static inline void add_block(vf (*acc)[NR], const block * const * w, const int * part,
-                                               const act * const * x, int prefetch_bytes, int prefetch_level) {
+    EAGLE_INLINE static inline void add_block(vf (*acc)[NR], const block * const * w, const int * part,
+                                              const act * const * x, int prefetch_bytes, int prefetch_level) {
         vi scale[V][SCALES], pair[V][SCALES / 2], sum[V][NR];
         const vi * scales[V];
         for (int v = 0; v < V; ++v) {
             vi bytes[SCALES / 4], min[SCALES / 4];
             Type::scales(*w[v], part[v], bytes, min);
-            unroll<SCALES>([&](auto i) { scale[v][i] = variant::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
+            unroll<SCALES>(
+                [&](auto i) EAGLE_INLINE { scale[v][i] = variant::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
             if constexpr (!variant::CENTERED) {
-                unroll<SCALES / 2>([&](auto p) {
+                unroll<SCALES / 2>([&](auto p) EAGLE_INLINE {
                     constexpr int FIRST = 2 * p % 4;
                     pair[v][p] = Type::OFFSET != 0 ? v_pair16<Type::SIGNED, FIRST, FIRST + 1>(bytes[p / 2])
                                                    : v_pair16<false, FIRST, FIRST + 1>(min[p / 2]);
@@ -205,14 +192,23 @@ struct tile_256 {
                     start[j] = x[j]->starts[2 * s];
                 }
             }
-            add_turns<NR, V, 0>(sum, w, part, s, scales, qs, start);
+            if constexpr (NR <= AT_ONCE) {
+                add_32<Type, variant, true, NR, V, 0>(sum, w, part, s, scales, qs, start);
+            } else {
+                take_turns<NR, AT_ONCE>([&](auto first, auto n) EAGLE_INLINE {
+                    add_32<Type, variant, true, decltype(n)::value, V, decltype(first)::value>(sum, w, part, s, scales,
+                                                                                               qs, start);
+                });
+            }
         }
-        repeat<V>([&](int v) {
+        unroll<V>([&](auto v) EAGLE_INLINE {
             const vf d = v_load_f16(w[v]->d + LANES * part[v]);
-            repeat<NR>([&](int j) { acc[v][j] = v_fma(v_float(sum[v][j]), v_mul(d, v_set1f(x[j]->d)), acc[v][j]); });
+            unroll<NR>([&](auto j) EAGLE_INLINE {
+                acc[v][j] = v_fma(v_float(sum[v][j]), v_mul(d, v_set1f(x[j]->d)), acc[v][j]);
+            });
             if constexpr (Type::OFFSET == 0) {
                 const vf dmin = v_load_f16(w[v]->dmin + LANES * part[v]);
-                repeat<NR>([&](int j) {
+                unroll<NR>([&](auto j) EAGLE_INLINE {
                     acc[v][j] = v_fnma(v_float(sum_of(pair[v], *x[j])), v_mul(dmin, v_set1f(x[j]->d)), acc[v][j]);
                 });
             }
@@ -220,7 +216,7 @@ struct tile_256 {
     }
 
     template <int NR, int G>
-    EAGLE_FLATTEN static void run(const dot_args & a, const char * const * rows, float * const * dst, int64_t i) {
+    static void run(const dot_args & a, const char * const * rows, float * const * dst, int64_t i) {
         using vectors = pass_vectors<variant, G>;
         constexpr int TURNS = vectors::TURNS, V = vectors::V;
         const block * w[V];
@@ -228,7 +224,7 @@ struct tile_256 {
         for (int v = 0; v < V; ++v) {
             w[v] = (const block *) (a.w + (i / WIDE + vectors::group(v)) * a.w_stride);
         }
-        each<TURNS, V, NR>([&](int turn, int v, int j) { acc[turn][v][j] = v_zerof(); });
+        each<TURNS, V, NR>([&](auto turn, auto v, auto j) EAGLE_INLINE { acc[turn][v][j] = v_zerof(); });
         const int own = NR <= 3 ? PREFETCH_BYTES / 2 : PREFETCH_BYTES;  // memory-bound passes need a shorter distance
         const int prefetch_bytes = a.tune.prefetch_bytes > 0 ? a.tune.prefetch_bytes : own;
         for (int64_t b = 0; b < a.n / 256; ++b) {
@@ -236,7 +232,7 @@ struct tile_256 {
             for (int j = 0; j < NR; ++j) {
                 x[j] = (const act *) rows[j] + b;
             }
-            repeat<TURNS>([&](int turn) {
+            unroll<TURNS>([&](auto turn) EAGLE_INLINE {
                 int part[V];
                 for (int v = 0; v < V; ++v) {
                     part[v] = vectors::part(turn, v);
@@ -248,8 +244,8 @@ struct tile_256 {
                 ++w[v];
             }
         }
-        each<TURNS, V, NR>(
-            [&](int turn, int v, int j) { v_storef(dst[j] + i + vectors::row(turn, v), acc[turn][v][j]); });
+        each<TURNS, V, NR>([&](auto turn, auto v, auto j)
+                               EAGLE_INLINE { v_storef(dst[j] + i + vectors::row(turn, v), acc[turn][v][j]); });
     }
 };
 

@@ -97,8 +97,8 @@ struct tile_32 {
 
     // Adds to acc[..][FIRST ..].
     template <int NR, int V, int FIRST, int ALL>
-    EAGLE_FLATTEN static inline void add_block(vf (*acc)[ALL], const block * const * w, const int * part,
-                                               const act * const * x) {
+    EAGLE_INLINE static inline void add_block(vf (*acc)[ALL], const block * const * w, const int * part,
+                                              const act * const * x) {
         vi sum[V][NR];
         const typename variant::activation * qs[NR];
         for (int j = 0; j < NR; ++j) {
@@ -109,15 +109,15 @@ struct tile_32 {
             qs[j] = x[j]->qs;
         }
         add_32<Type, variant, false, NR, V, 0>(sum, w, part, 0, nullptr, qs, nullptr);
-        repeat<V>([&](int v) {
+        unroll<V>([&](auto v) EAGLE_INLINE {
             const vf d = Type::scale(*w[v], part[v]);
-            repeat<NR>([&](int j) {
+            unroll<NR>([&](auto j) EAGLE_INLINE {
                 vf & to = acc[v][FIRST + j];
                 to = v_fma(v_float(sum[v][j]), v_mul(d, v_set1f(x[j]->d)), to);
             });
             if constexpr (Type::HAS_MIN) {
                 const vf m = Type::min(*w[v], part[v]);
-                repeat<NR>([&](int j) {
+                unroll<NR>([&](auto j) EAGLE_INLINE {
                     vf & to = acc[v][FIRST + j];
                     to = v_fma(m, v_set1f(x[j]->sum), to);
                 });
@@ -125,19 +125,8 @@ struct tile_32 {
         });
     }
 
-    // Adds the rows from this turn on.
-    template <int NR, int V, int TURN>
-    static inline void add_turns(vf (*acc)[NR], const block * const * w, const int * part, const act * const * x) {
-        using turns = row_turns<NR, variant::AT_ONCE>;
-        add_block<turns::rows(TURN), V, turns::first(TURN)>(acc, w, part, x + turns::first(TURN));
-        forget_loads();
-        if constexpr (TURN + 1 < turns::TURNS) {
-            add_turns<NR, V, TURN + 1>(acc, w, part, x);
-        }
-    }
-
     template <int NR, int G>
-    EAGLE_FLATTEN static void run(const dot_args & a, const char * const * rows, float * const * dst, int64_t i) {
+    static void run(const dot_args & a, const char * const * rows, float * const * dst, int64_t i) {
         using vectors = pass_vectors<variant, G>;
         constexpr int TURNS = vectors::TURNS, V = vectors::V;
         const block * w[V];
@@ -149,18 +138,20 @@ struct tile_32 {
         for (int j = 0; j < NR; ++j) {
             x[j] = (const act *) rows[j];
         }
-        each<TURNS, V, NR>([&](int turn, int v, int j) { acc[turn][v][j] = v_zerof(); });
+        each<TURNS, V, NR>([&](auto turn, auto v, auto j) EAGLE_INLINE { acc[turn][v][j] = v_zerof(); });
         const int prefetch_bytes = a.tune.prefetch_bytes > 0 ? a.tune.prefetch_bytes : PREFETCH_BYTES;
         for (int64_t b = 0; b < a.n / 32; ++b) {
             for (int v = 0; v < V; v += vectors::TOGETHER) {
                 prefetch<sizeof(block)>(w[v], prefetch_bytes, a.tune.prefetch_level);
             }
-            repeat<TURNS>([&](int turn) {
+            unroll<TURNS>([&](auto turn) EAGLE_INLINE {
                 int part[V];
                 for (int v = 0; v < V; ++v) {
                     part[v] = vectors::part(turn, v);
                 }
-                add_turns<NR, V, 0>(acc[turn], w, part, x);
+                take_turns<NR, variant::AT_ONCE>([&](auto first, auto n) EAGLE_INLINE {
+                    add_block<decltype(n)::value, V, decltype(first)::value>(acc[turn], w, part, x + first);
+                });
             });
             for (int j = 0; j < NR; ++j) {
                 ++x[j];
@@ -169,8 +160,8 @@ struct tile_32 {
                 ++w[v];
             }
         }
-        each<TURNS, V, NR>(
-            [&](int turn, int v, int j) { v_storef(dst[j] + i + vectors::row(turn, v), acc[turn][v][j]); });
+        each<TURNS, V, NR>([&](auto turn, auto v, auto j)
+                               EAGLE_INLINE { v_storef(dst[j] + i + vectors::row(turn, v), acc[turn][v][j]); });
     }
 };
 

@@ -79,42 +79,36 @@ inline void forget_loads() {
 }
 
 template <typename F, int... I>
-inline void unroll(std::integer_sequence<int, I...>, F && f) {
+EAGLE_INLINE inline void unroll(std::integer_sequence<int, I...>, F && f) {
     (f(std::integral_constant<int, I>()), ...);
 }
 
 // Calls f with the constants 0 to N - 1.
 template <int N, typename F>
-inline void unroll(F && f) {
+EAGLE_INLINE inline void unroll(F && f) {
     unroll(std::make_integer_sequence<int, N>(), f);
 }
 
-template <typename F, int... I>
-inline void repeat(std::integer_sequence<int, I...>, F && f) {
-    (f(I), ...);
-}
-
-// Calls f with the integers 0 to N - 1. A lambda is compiled once for all of them, and not once for each.
-template <int N, typename F>
-inline void repeat(F && f) {
-    repeat(std::make_integer_sequence<int, N>(), f);
-}
-
-// Calls f with all integers (l, m, n) below (L, M, N). Arrays stay in registers only if their indexes are constants.
+// Calls f with all constants (l, m, n) below (L, M, N). Arrays stay in registers only if their indexes are constants.
 template <int L, int M, int N, typename F>
-inline void each(F && f) {
-    repeat<L * M * N>([&](int i) { f(i / (M * N), i / N % M, i % N); });
+EAGLE_INLINE inline void each(F && f) {
+    unroll<L>([&](auto l) EAGLE_INLINE {
+        unroll<M>([&](auto m) EAGLE_INLINE { unroll<N>([&](auto n) EAGLE_INLINE { f(l, m, n); }); });
+    });
 }
 
-// Turns of at most AT_ONCE of NR activation rows, whose sums fit the registers, at each block of weights. The first
-// turn loads the block into L1; one turn multiplies while the other waits for weights. Turns over several blocks are
-// slower.
-template <int NR, int AT_ONCE>
-struct row_turns {
-    static constexpr int TURNS = (NR + AT_ONCE - 1) / AT_ONCE;
-    static constexpr int first(int turn) { return NR * turn / TURNS; }
-    static constexpr int rows(int turn) { return first(turn + 1) - first(turn); }
-};
+// Splits NR activation rows into turns of at most AT_ONCE rows, whose sums fit the registers, at each block of weights.
+// The first turn loads the block into L1; one turn multiplies while the other waits for weights. Turns over several
+// blocks are slower. Calls f(FIRST, N) with constants for each turn.
+template <int NR, int AT_ONCE, typename F>
+EAGLE_INLINE inline void take_turns(F && f) {
+    constexpr int TURNS = (NR + AT_ONCE - 1) / AT_ONCE;
+    unroll<TURNS>([&](auto turn) EAGLE_INLINE {
+        constexpr int FIRST = NR * decltype(turn)::value / TURNS, END = NR * (decltype(turn)::value + 1) / TURNS;
+        f(std::integral_constant<int, FIRST>(), std::integral_constant<int, END - FIRST>());
+        forget_loads();
+    });
+}
 
 // Vectors of weight rows that a pass computes together: TOGETHER parts of each of G groups.
 template <typename variant, int G>
@@ -359,10 +353,11 @@ using products_32 = std::conditional_t<MAX == 255, word_products, products<MAX>>
 // weight rows that share the loaded activations: part[v] of w[v]. A scale applies to Type::SUB values. `start` is read
 // by centered products.
 template <typename Type, typename variant, bool SCALED, int NR, int V, int FIRST, int ALL, typename Block>
-inline void add_32(vi (*sum)[ALL], const Block * const * w, const int * part, int s, const vi * const * scale,
-                   const typename variant::activation * const * x, const int16_t * const * start) {
+EAGLE_INLINE inline void add_32(vi (*sum)[ALL], const Block * const * w, const int * part, int s,
+                                const vi * const * scale, const typename variant::activation * const * x,
+                                const int16_t * const * start) {
     constexpr int RUN = std::min(variant::RUN, Type::SUB / 4);
-    unroll<VECTORS / RUN>([&](auto run) {
+    unroll<VECTORS / RUN>([&](auto run) EAGLE_INLINE {
         typename variant::sums p[V][NR];
         for (int v = 0; v < V; ++v) {
             for (int j = 0; j < NR; ++j) {
@@ -373,7 +368,7 @@ inline void add_32(vi (*sum)[ALL], const Block * const * w, const int * part, in
                 }
             }
         }
-        unroll<RUN>([&](auto k) {
+        unroll<RUN>([&](auto k) EAGLE_INLINE {
             constexpr int K = decltype(run)::value * RUN + decltype(k)::value;
             decltype(variant::template codes<Type, K>(*w[0], s, 0)) q[V];
             for (int v = 0; v < V; ++v) {
