@@ -103,23 +103,31 @@ class eagle_literals {
         return found;
     }
 
-    // Tokenizes a prompt with media. tokenize(text, files, is_first): of a part. marker: text in place of a file.
+    // Returns true unless with_media tokenizes a part behind the first one: special tokens begin a prompt.
+    static bool & is_first() {
+        static thread_local bool value = true;
+        return value;
+    }
+
+    // Tokenizes a prompt with media. tokenize(text, files): of a part. marker: text in place of a file.
     template <typename Tokens, typename File, typename Tokenize>
     static Tokens with_media(const std::vector<part> & parts, const std::vector<File> & files,
                              const std::string & marker, const Tokenize & tokenize) {
         Tokens result({}, true);
         size_t n_files = 0;
-        bool is_first = true;
+        const struct Reset {
+            ~Reset() { is_first() = true; }
+        } reset;
         const auto add = [&](const std::string & text, bool is_literal) {
             std::vector<File> own;
             for (size_t at = 0; (at = text.find(marker, at)) != std::string::npos && n_files < files.size();) {
                 own.push_back(files[n_files++]);
                 at += marker.size();
             }
-            Tokens tokens = is_literal ? Tokens(common_tokenize(vocab(), text, is_first, false), false)
-                                       : tokenize(text, own, is_first);
+            Tokens tokens =
+                is_literal ? Tokens(common_tokenize(vocab(), text, is_first(), false), false) : tokenize(text, own);
             result.push_back(tokens);
-            is_first = false;
+            is_first() = false;
         };
         for (const auto & part : parts) {
             size_t at = 0;
