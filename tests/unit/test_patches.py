@@ -25,7 +25,7 @@ TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *PATCHES.rglob("*.m
 
 # Size of the series: hunks, upstream files, characters of added and removed lines (lines could become longer). These
 # numbers only get smaller (goal: 200 hunks, 60 files), because each hunk is work at every update of llama.cpp.
-LARGEST = (247, 72, 47627)
+LARGEST = (247, 72, 47471)
 
 
 def header(patch: Path) -> str:

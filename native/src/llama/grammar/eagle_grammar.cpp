@@ -184,6 +184,33 @@ void GrammarStates::add(size_t n_levels) {
     }
 }
 
+size_t trigger_start(llama_grammar & grammar, const llama_grammar_trigger_pattern & pattern) {
+    const size_t start = pattern.find(grammar.trigger_buffer);
+    if (start == std::string::npos) {
+        return start;
+    }
+    const auto stacks = grammar.stacks;
+    const auto partial_utf8 = grammar.partial_utf8;
+    bool is_accepted = true;
+    try {
+        for (const auto & [token, place] : grammar.trigger_buffer_positions) {
+            if (place.second > start) {
+                const size_t begin = std::max(place.first, start);
+                llama_grammar_accept_token(grammar, token, grammar.trigger_buffer.substr(begin, place.second - begin));
+            }
+        }
+    } catch (const Error &) {  // a limit
+        throw;
+    } catch (const std::runtime_error &) {
+        is_accepted = false;
+        grammar.trigger_buffer.clear();
+        grammar.trigger_buffer_positions.clear();
+    }
+    grammar.stacks = stacks;
+    grammar.partial_utf8 = partial_utf8;
+    return is_accepted ? start : std::string::npos;
+}
+
 void require_allowed(const llama_token_data_array & candidates) {
     const llama_token_data * begin = candidates.data;
     if (std::all_of(begin, begin + candidates.size,

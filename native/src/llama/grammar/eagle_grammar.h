@@ -11,6 +11,7 @@
 
 struct llama_grammar;
 struct llama_grammar_element;
+struct llama_grammar_trigger_pattern;
 
 namespace eagle {
 
@@ -94,6 +95,10 @@ inline bool utf8_continues(uint32_t value, int n_remain, uint8_t byte) {
 // Rejects control tokens that the grammar names nowhere, neither as a token nor as a literal: their text matches its
 // character classes and is missing in the answer. candidates: what the grammar has left.
 void reject_unnamed_controls(const llama_grammar & grammar, llama_token_data_array & candidates);
+
+// Returns where the text begins that triggers a lazy grammar; npos without a trigger. If the token that completes the
+// trigger continues with what the grammar refuses, it has begun no call: the text is forgotten, a later one triggers.
+size_t trigger_start(llama_grammar & grammar, const llama_grammar_trigger_pattern & pattern);
 
 // Throws if the grammar has rejected every candidate: no token of the vocabulary can follow.
 void require_allowed(const llama_token_data_array & candidates);
