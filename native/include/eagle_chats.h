@@ -40,7 +40,8 @@ LLAMA_API int32_t eagle_reply_follow(struct eagle_reply * reply, const char * pr
 // "tool_calls", "is_loose"}: two texts, if there are any, and a list of {"name", "arguments"}. A call is new when the
 // next one has begun or the answer ends; arguments that are no JSON have been cut. is_loose: arguments do not have the
 // types of their schemas, and may be texts. If calls are new piece by piece, the list is one of {"index", "arguments"};
-// the first piece of a call has its "name", and its "id" if the model wrote one.
+// the first piece of a call has its "name", and its "id" if the model wrote one; what follows calls at the end of the
+// answer is in "rest", an object of the same form.
 LLAMA_API int32_t eagle_reply_add(struct eagle_reply * reply, const char * text, size_t size, bool is_last,
                                   const char ** result);
 LLAMA_API void eagle_reply_free(struct eagle_reply * reply);

@@ -146,6 +146,20 @@ def test_a_call_of_a_tool(chatting: tuple[str, Any]) -> None:
     assert streamed["message"]["tool_calls"][0]["index"] == 0
 
 
+def test_what_is_no_call_is_text(chatting: tuple[str, Any]) -> None:
+    """A call of an unknown tool, and text behind a call."""
+    family, llm = chatting
+    unknown = REPLIES[family].replace("add", "rm")
+    whole = said(llm, unknown, tools=[ADD])["choices"][0]
+    assert collected(said(llm, unknown, tools=[ADD], stream=True)) == {
+        "message": whole["message"],
+        "finish_reason": "stop",
+    }
+    assert whole["message"]["content"] == unknown.split("</think>\n\n")[-1].replace("I rm", "I add")
+    more = said(llm, REPLIES[family] + " Done.", tools=[ADD])["choices"][0]
+    assert (more["message"]["content"].strip(), len(more["message"]["tool_calls"])) == ("Done.", 1)
+
+
 def test_reasoning_and_text(chatting: tuple[str, Any]) -> None:
     family, llm = chatting
     opened = {"qwen3": "<think>\n", "qwen35": "", "llama3": None}[family]

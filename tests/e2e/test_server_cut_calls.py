@@ -68,7 +68,7 @@ def chat(server: Served, body: Answer, stream: bool) -> tuple[str, str, list[tup
 
 def messages(server: Served, body: Answer, stream: bool) -> list[list[Any]]:
     """Type and text of each block of Anthropic's API; of calls their input."""
-    body = {**body, "tools": [{"name": "weather", "input_schema": CITY}]}
+    body = {"tools": [{"name": "weather", "input_schema": CITY}], **body}
     if not stream:
         status, answer = server.post("/v1/messages", body)
         assert status == 200, answer
@@ -85,20 +85,22 @@ def messages(server: Served, body: Answer, stream: bool) -> list[list[Any]]:
 
 def responses(server: Served, body: Answer, stream: bool) -> list[tuple[str, str]]:
     """Type and text of each item of the Responses API."""
-    body = {"input": body["messages"], "max_output_tokens": body["max_tokens"], "stop": body["stop"], "temperature": 0}
-    body["tools"] = [{"type": "function", "name": "weather", "parameters": CITY}]
+    tools = body.get("tools", [{"type": "function", "name": "weather", "parameters": CITY}])
+    body = {"input": body["messages"], "max_output_tokens": body["max_tokens"], "stop": body["stop"], "tools": tools}
+    body["temperature"] = 0
     if not stream:
         status, answer = server.post("/v1/responses", body)
         assert status == 200, answer
         output = answer["output"]
         return [(item["type"], item.get("arguments") or item["content"][0]["text"]) for item in output]
-    texts = {"reasoning": "", "message": "", "function_call": ""}
+    items: dict[str, tuple[str, str]] = {}
     kinds = {"reasoning_text": "reasoning", "output_text": "message", "function_call_arguments": "function_call"}
     for event in events(server, "/v1/responses", body):
         _, kind, what = (*event["type"].split("."), "")[:3]
         if what == "delta":
-            texts[kinds[kind]] += event["delta"]
-    return [(kind, text) for kind, text in texts.items() if text]
+            before = items.get(event["item_id"], (kinds[kind], ""))[1]
+            items[event["item_id"]] = (kinds[kind], before + event["delta"])
+    return [*items.values()]
 
 
 def cuts(says: tuple[str, ...]) -> Iterator[Answer]:
@@ -141,7 +143,7 @@ def test_pieces_make_up_the_whole_message(speaking: tuple[Served, tuple[str, ...
 
 
 def reasons_of(server: Served, body: Answer, stream: bool) -> tuple[str, str, str]:
-    """Finish reason of OpenAI's chat API, that of its older form of tools, and the status of a response's last item."""
+    """Finish reason of OpenAI's chat API, that of its older form of tools, and the status of a response's last call."""
     function = {"name": "weather", "parameters": CITY}
     found = []
     for tools in ({"tools": [{"type": "function", "function": function}]}, {"functions": [function]}):
@@ -152,8 +154,9 @@ def reasons_of(server: Served, body: Answer, stream: bool) -> tuple[str, str, st
     given["tools"] = [{"type": "function", **function}]
     whole = list(events(server, "/v1/responses", given))[-1]["response"] if stream else None
     output = (whole or server.post("/v1/responses", given)[1])["output"]
-    assert len(found) == 2 and all(item["status"] == "completed" for item in output[:-1])
-    return found[0], found[1], output[-1]["status"]
+    statuses = [item["status"] for item in output if item["type"] == "function_call"] or [output[-1]["status"]]
+    assert len(found) == 2 and all(status == "completed" for status in statuses[:-1])
+    return found[0], found[1], statuses[-1]
 
 
 def is_json(text: str) -> bool:
@@ -253,10 +256,18 @@ UNKNOWN = ("Hm ", "<tool_call>", "\n<function=", "clock", ">\n</function>", "\n<
 END = ("\n</think>", "\n\n")
 
 
-@pytest.mark.parametrize(("thoughts", "text"), [(PROSE, ("Done.",)), (UNKNOWN, ("Done.",)), (("Hm.",), PROSE)])
-def test_a_tag_that_begins_no_call_is_text(tmp_path: Path, thoughts: tuple[str, ...], text: tuple[str, ...]) -> None:
+GOES_ON = ("Use ", "<tool_call>\n<function=clock", "> ", "for it.")  # a token has the opening and an unknown name
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": []}], ids=["with tools", "without tools"])
+@pytest.mark.parametrize(
+    ("thoughts", "text"), [(PROSE, ("Done.",)), (UNKNOWN, ("Done.",)), (("Hm.",), PROSE), (("Hm.",), GOES_ON)]
+)
+def test_a_tag_that_begins_no_call_is_text(
+    tmp_path: Path, thoughts: tuple[str, ...], text: tuple[str, ...], tools: Answer
+) -> None:
     """Neither the text behind a tag in prose or a call of an unknown tool is lost, nor the answer, on any API."""
-    body = {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 60, "temperature": 0}
+    body = {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 60, "temperature": 0, **tools}
     with serve_template(tmp_path, "Qwen3.5-4B", (*thoughts, *END, *text)) as server:
         for stream in (False, True):
             reasoning, content, calls = chat(server, body, stream)
@@ -264,3 +275,31 @@ def test_a_tag_that_begins_no_call_is_text(tmp_path: Path, thoughts: tuple[str, 
             assert [text for _, text in messages(server, body, stream)] == [reasoning, content]
             items = responses(server, {**body, "stop": []}, stream)
             assert items == [("reasoning", reasoning), ("message", content)]
+
+
+def test_a_call_counts_behind_an_opening_that_begins_none(tmp_path: Path) -> None:
+    """A token goes on with an unknown name. The next opening has the grammar of calls: the model says another city."""
+    says = (*GOES_ON, "<tool_call>", "\n<function=weather>\n", "<parameter=city>\n", "Par", "is")
+    city = {**CITY, "properties": {"city": {"const": "Ulm"}}, "required": ["city"]}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": city}}]
+    body = {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 99, "temperature": 0, "tools": tools}
+    body["parallel_tool_calls"] = False
+    with serve_template(tmp_path, "Qwen3-Coder", says) as server:
+        for stream in (False, True):
+            _, content, calls = chat(server, body, stream)
+            assert content.strip() == "".join(GOES_ON)
+            assert [(name, json.loads(arguments)) for name, arguments in calls] == [("weather", {"city": "Ulm"})]
+
+
+def test_text_behind_a_call_in_thoughts_follows_it(tmp_path: Path) -> None:
+    call = ("<tool_call>", "\n<function=weather>", "\n</function>", "\n</tool_call>")
+    says = ("Hm. ", *call, " No.", *END, "Done.")
+    body = {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 60, "temperature": 0}
+    with serve_template(tmp_path, "Qwen3.5-4B", says) as server:
+        for stream in (False, True):
+            reasoning, content, calls = chat(server, body, stream)
+            assert (reasoning.split(), content, calls) == (["Hm.", "No."], "Done.", [("weather", "{}")])
+            kinds = [kind for kind, _ in messages(server, body, stream)]
+            assert kinds == ["thinking", "tool_use", "thinking", "text"]
+            kinds = [kind for kind, _ in responses(server, {**body, "stop": []}, stream)]
+            assert kinds == ["reasoning", "function_call", "reasoning", "message"]

@@ -218,10 +218,7 @@ TAGS = [
 VALUES = st.lists(st.sampled_from(TAGS) | st.text(st.characters(exclude_categories=["Cs"]), max_size=4), max_size=9)
 # Ends of a value behind which the value writes the rest of a call itself.
 AMBIGUOUS = re.compile(r"</(parameter|arg_value|invoke)>\s*(<parameter=|<arg_key>|</function>|</tool_call>|</invoke>)")
-ODD = {
-    "inclusionai-ling-3.0-flash": "its parser reads a call that it does not understand as content",
-    "LFM2.5-8B-A1B": "its template escapes no quotes",
-}
+ODD = {"LFM2.5-8B-A1B": "its template escapes no quotes"}
 
 
 def rendered(name: str, answers: list[Any], *, is_asked: bool) -> str | None:
@@ -296,3 +293,74 @@ def test_any_text_is_an_argument(name: str, first: list[str], second: list[str],
     n = len(text) // 2 if data is None else data.draw(st.integers(0, len(text)))
     begun = read(reader(name, WRITE_TOOLS, prompt), text[:n])
     assert [part for part in begun if part[0] == CALL and isinstance(part[1], dict)] in ([], expected)
+
+
+def tag_of(name: str) -> str | None:
+    """Return the tag that begins a call; None for templates whose calls begin with plain JSON, or that have none."""
+    rules = Reply(template=template_of(name), bos="", eos="", messages=[{"role": "user", "content": "Q"}], tools=TOOLS)
+    words = [each["value"].strip() for each in rules.settings.get("grammar_triggers", []) if each["type"] == 1]
+    return words[0] if words and words[0].isascii() else None
+
+
+@lru_cache
+def thoughts_of(name: str) -> tuple[str, str] | None:
+    """Return what a model writes before and behind its thoughts; None if its answers have none."""
+    messages = [{"role": "user", "content": "Q"}]
+    rules = Reply(template=template_of(name), bos="", eos="", messages=messages, tools=[]).settings
+    *_, end = rules.get("reasoning_budget_end_tags", [""])
+    for head in ("", rules.get("reasoning_budget_start_tag", "") + "\n"):
+        if stripped(read(reader(name, []), f"{head}Hm.{end}\n\nSo.")) == [(REASONING, "Hm."), (CONTENT, "So.")]:
+            return head, end
+    return None
+
+
+def stripped(found: list[tuple]) -> list[tuple]:
+    return [(kind, text.strip() if kind != CALL else text, *more) for kind, text, *more in found]
+
+
+# Those whose thoughts end at the tag of a call, and one of each other kind.
+THINKING = ("Qwen3.5-4B", "inclusionai-ling-3.0-flash", "moonshotai-Kimi-K2", "StepFun3.5-Flash", "GLM-4.6",
+            "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "Cohere2MoE", "Qwen-Qwen3-0.6B")  # fmt: skip
+ANY_THINKING = [name if name in THINKING else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+
+
+@pytest.mark.parametrize("tools", [None, WRITE_TOOLS], ids=["without tools", "with tools"])
+@pytest.mark.parametrize("name", ANY_THINKING)
+def test_the_tag_of_a_call_in_thoughts_is_text(name: str, tools: list[Any] | None) -> None:
+    """Without tools, it ends neither the thoughts nor their budget."""
+    tag, around = tag_of(name), thoughts_of(name)
+    assert name not in THINKING or (tag and around)
+    if tag is None or around is None:
+        return
+    text = f"{around[0]}I see {tag} here.{around[1]}\n\nSo."
+    for pieces in ([text], text):
+        found = stripped(read(reader(name, tools or []), *pieces))
+        assert found == [(REASONING, f"I see {tag} here."), (CONTENT, "So.")]
+    messages = [{"role": "user", "content": "Q"}]
+    rules = Reply(template=template_of(name), bos="", eos="", messages=messages, tools=tools, tool_choice="none")
+    assert tag not in rules.settings["reasoning_budget_end_tags"]
+
+
+@pytest.mark.parametrize("name", ANY_THINKING)
+def test_text_around_calls_remains(name: str) -> None:
+    """Behind a call, between two, behind one of an unknown tool, and in thoughts, where some dialects have calls."""
+    tag, form = tag_of(name), form_of(name)
+    if tag is None or form is None:
+        return
+    _, text = list(written(name, {"path": "a", "text": "b"}))[form]
+    call = text[text.index(tag) :].removesuffix("<|eom_id|>").removesuffix("<｜hy_eos:opensource｜>")
+    unknown = call.replace("write", "other")
+    head, end = thoughts_of(name) or ("", "")
+    texts = [f"Yes. {call} No.", f"Yes. {call} No. {call} Well.", f"Yes. {unknown} No."]
+    if end:
+        texts = [f"{head}Hm.{end}\n\n{each}" for each in texts]
+        texts += [f"{head}Hm. {each} No.{end}\n\nSo." for each in (call, unknown)]
+    for each in texts:
+        found = read(reader(name, WRITE_TOOLS), each)
+        assert read(reader(name, WRITE_TOOLS), *each) == found
+        calls = [part for part in found if part[0] == CALL]
+        assert calls == [(CALL, {"path": "a", "text": "b"}, "write")] * len(calls)
+        assert len(calls) == each.count(call) or (end and each.endswith("So."))
+        shown = " ".join(part[1] for part in found if part[0] != CALL)
+        expected = each.removeprefix(head).replace(end, "") if end else each
+        assert shown.split() == expected.replace(call, "", len(calls)).split()

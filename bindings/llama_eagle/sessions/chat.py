@@ -87,7 +87,8 @@ class Reply:
         text: complete characters. A call, {"name", "arguments"}, is new when the next one has begun or the answer ends.
         Arguments that are no JSON have been cut. is_loose: arguments do not have the types of their schemas, and may be
         texts. With `streams_calls` a list of pieces, {"index", "arguments"}, and `is_loose` is False; the first piece
-        of a call has its "name", and its "id" if the model wrote one. Call it once with `is_last`, also without text.
+        of a call has its "name", and its "id" if the model wrote one. If text follows calls, it is new in a dictionary
+        of the same form, `rest`. Call it once with `is_last`, also without text.
         """
         data = text.encode("utf-8", "replace")
         return dict(json.loads(call("eagle_reply_add", self._handle, data, len(data), is_last)))

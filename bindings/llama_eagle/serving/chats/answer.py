@@ -42,8 +42,7 @@ class Answer:
         return None if steps is None else []
 
     def _pieces(self, steps: list[Step]) -> list[Piece]:
-        found = (self._choices[step.choice].piece(step) for step in steps)
-        return [piece for piece in found if piece is not None]
+        return [piece for step in steps for piece in self._choices[step.choice].pieces(step)]
 
     async def aclose(self) -> None:
         self._steps.close()
@@ -64,22 +63,29 @@ class _Choice:
         self._n_cached = 0
         self._calls: list[str] = []  # arguments so far
 
-    def piece(self, step: Step) -> Piece | None:
-        """Return what a step adds; None for the progress of a prompt that the request does not ask for."""
+    def pieces(self, step: Step) -> list[Piece]:
+        """Return what a step adds; nothing for the progress of a prompt that the request does not ask for."""
         if step.n_cached is not None:
             self._n_cached = step.n_cached
         if step.progress is not None:
-            return self._piece(step, {}) if self._request.settings.get("return_progress") else None
+            return [self._piece(step, {})] if self._request.settings.get("return_progress") else []
         self._text += step.text
         self._ends += [len(self._text)] * (step.n_tokens - len(self._ends))
         self._unread += step.text
-        delta = self._parsed(is_last=step.is_last) if step.is_last or (step.text and self._request.has_stream) else {}
-        self._reasoning += delta.get("reasoning_content", "")
-        return self._piece(step, delta)
+        is_due = step.is_last or (step.text and self._request.has_stream)
+        *begun, last = self._parsed(is_last=step.is_last) if is_due else [{}]
+        return [
+            *(self._piece(step._replace(stop="", probabilities=None), each) for each in begun),
+            self._piece(step, last),
+        ]
 
-    def _parsed(self, *, is_last: bool) -> dict[str, Any]:
+    def _parsed(self, *, is_last: bool) -> list[dict[str, Any]]:
+        """Return what is new; what follows calls separately."""
         text, self._unread = self._unread, ""
-        return {"content": text} if self._reply is None else self._reply.add(text, is_last=is_last)
+        delta: dict[str, Any] = {"content": text} if self._reply is None else self._reply.add(text, is_last=is_last)
+        deltas = [delta, delta["rest"]] if "rest" in delta else [delta]
+        self._reasoning += "".join(each.get("reasoning_content", "") for each in deltas)
+        return deltas
 
     def _piece(self, step: Step, delta: dict[str, Any]) -> Piece:
         calls = tuple(map(self._call, delta.get("tool_calls", ())))

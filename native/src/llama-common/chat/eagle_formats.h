@@ -113,6 +113,7 @@ inline common_chat_params eagle_either(const common_chat_params & first, const c
                    eagle_prefixed_grammar(second.grammar, "format-");
     both.grammar_lazy = false;
     both.grammar_triggers.clear();
+    both.thinking_end_tags = first.thinking_end_tags;
     for (const auto & token : first.preserved_tokens) {
         both.preserved_tokens.push_back(token);
     }
@@ -215,8 +216,44 @@ common_chat_params eagle_apply_effort(common_chat_templates_inputs inputs, const
     return apply(inputs);
 }
 
+// Returns true for a tag that begins a call.
+inline bool eagle_begins_call(const std::string & tag) {
+    const auto is_within = [&](const char * name) { return tag.find(name) != std::string::npos; };
+    return is_within("tool_call") || is_within("function_calls") || is_within("START_ACTION");
+}
+
+// Applies a template. Without tools, the tag of a call is text: parsers of upstream end thoughts there. With tools, the
+// one of Ling 3 takes any text behind thoughts or a call for content, also further calls.
+template <typename Apply>
+common_chat_params eagle_apply_calls(const common_chat_templates_inputs & inputs, const Apply & apply) {
+    common_chat_params params = apply(inputs);
+    const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
+    common_json all = common_json::parse(params.parser);
+    const auto remove_calls = [&](std::vector<std::string> & tags) {
+        tags.erase(std::remove_if(tags.begin(), tags.end(), eagle_begins_call), tags.end());
+    };
+    for (auto & parser : all.at("parsers")) {
+        if (eagle_text_at(parser, "type") != "until") {
+            continue;
+        }
+        auto ends = parser.at("delimiters").get<std::vector<std::string>>();
+        if (may_call && ends == std::vector<std::string>{"<|role_end|>"}) {
+            parser = common_json{{"type", "space"}};
+        } else if (!may_call) {
+            remove_calls(ends);
+            parser["delimiters"] = ends;
+        }
+    }
+    if (!may_call) {
+        remove_calls(params.thinking_end_tags);
+    }
+    params.parser = all.dump();
+    return params;
+}
+
 // Applies a template to a request.
 template <typename Apply>
 common_chat_params eagle_apply_template(const common_chat_templates_inputs & inputs, const Apply & apply_once) {
-    return eagle_apply_formats(inputs, [&](const auto & part) { return eagle_apply_effort(part, apply_once); });
+    const auto apply_calls = [&](const auto & part) { return eagle_apply_calls(part, apply_once); };
+    return eagle_apply_formats(inputs, [&](const auto & part) { return eagle_apply_effort(part, apply_calls); });
 }

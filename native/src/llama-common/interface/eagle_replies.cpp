@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "chat.h"
-#include "eagle_answers.h"
 #include "eagle_chat.h"
 #include "eagle_chats.h"
 #include "eagle_formats.h"
 #include "eagle_long_answer.h"
 #include "eagle_reading.h"
 #include "eagle_result.h"
+#include "eagle_sent.h"
 #include "eagle_template.h"
 
 struct eagle_reply {
@@ -22,7 +22,7 @@ struct eagle_reply {
     bool streams_calls = false;
     bool is_continued = false;  // the answer continues the last message
     common_chat_params params;
-    common_chat_parser_params parser;
+    eagle_reader reader;
     std::string text;
     eagle_long_answer beginning;
     common_chat_msg message;
@@ -122,12 +122,14 @@ common_chat_params applied(eagle_reply & reply, const char * tools = "tools") {
     }
 }
 
-common_chat_parser_params parser_of(const common_chat_params & params) {
+eagle_reader reader_of(const common_chat_params & params, bool is_streamed) {
     common_chat_parser_params parser(params);
     if (!params.parser.empty()) {
         parser.parser.load(params.parser);
     }
-    return parser;
+    std::vector<std::string> ends = params.thinking_end_tags;
+    ends.erase(std::remove_if(ends.begin(), ends.end(), eagle_begins_call), ends.end());
+    return eagle_reader(std::move(parser), std::move(ends), is_streamed);
 }
 
 // Returns true if a prompt ends with the beginning of an answer. The spaces of tokens depend on the tokenizer.
@@ -156,12 +158,10 @@ void follow(eagle_reply & reply, const std::string & prompt_end) {
     }
 }
 
-void set_parser(eagle_reply & reply) {
-    reply.parser = parser_of(reply.params);
-    reply.parser.is_continuation = reply.is_continued;
-    reply.parser.echo = is_true(reply.request, "echo");
-    if (reply.is_continued && !reply.parser.echo) {
-        reply.message = eagle_parsed_reply("", true, reply.parser);
+void set_reader(eagle_reply & reply) {
+    reply.reader = reader_of(reply.params, reply.streams_calls);
+    if (reply.is_continued && !is_true(reply.request, "echo")) {
+        reply.message = reply.reader.read_beginning("");
     }
 }
 
@@ -178,7 +178,7 @@ void prepare(eagle_reply & reply) {
                            common_chat_templates_get_caps(reply.templates.get()).at("supports_tool_calls");
     eagle_require(is_forced || eagle_text_at(request, "tool_choice") != "required",
                   "tool_choice requires a call, but this chat template has none");
-    set_parser(reply);
+    set_reader(reply);
 }
 
 // Returns the rules of the answer as keys of llama-server's /completion.
@@ -232,46 +232,37 @@ void trim_end(std::string & text) {
     text.resize(text.find_last_not_of(" \t\r\n") + 1);
 }
 
-size_t n_whole_calls(const common_chat_msg & message) {
-    return std::count_if(message.tool_calls.begin(), message.tool_calls.end(),
-                         [](const common_chat_tool_call & call) { return eagle_is_json(call.arguments); });
-}
-
 // Reads a reply without types if its calls do not have those of their schemas. Returns true if it replaced the message.
 bool read_loosely(eagle_reply & reply, common_chat_msg & message) {
-    const bool has_cut = !message.tool_calls.empty() && n_whole_calls(message) < message.tool_calls.size();
-    const bool is_unread =
-        message.tool_calls.empty() && eagle_read_reply(reply.text, reply.parser) == eagle_reading::failed;
-    if (!has_cut && !is_unread) {
+    const bool has_cut = eagle_n_whole_calls(message) < message.tool_calls.size();
+    if (!has_cut && (!message.tool_calls.empty() || !reply.reader.refuses(reply.text))) {
         return false;
     }
     common_chat_msg loose;
     try {
-        loose = eagle_read_answer(reply.text, false, parser_of(applied(reply, "loose_tools")));
+        common_chat_msg begun;
+        loose = reader_of(applied(reply, "loose_tools"), false).read(reply.text, begun);
     } catch (const std::runtime_error &) {  // some templates need the types
         return false;
     } catch (const std::invalid_argument &) {
         return false;
     }
-    const bool is_better = n_whole_calls(loose) > n_whole_calls(message);
+    const bool is_better = eagle_n_whole_calls(loose) > eagle_n_whole_calls(message);
     message = is_better ? loose : message;
     return is_better;
 }
 
-// Returns the message of the text so far. parse: a function of this interface or of the server.
-template <typename Parse>
-common_chat_msg message_of(eagle_reply & reply, bool is_last, const Parse & parse) {
-    if (is_last) {
-        return parse(reply.text, false, reply.parser);
-    }
+// Returns the message of the beginning of an answer.
+common_chat_msg message_of(eagle_reply & reply) {
     const bool is_json = eagle_has(reply.request, "json_schema");
     return reply.beginning.message(reply.text, is_json,
-                                   [&](const std::string & text) { return parse(text, true, reply.parser); });
+                                   [&](const std::string & text) { return reply.reader.read_beginning(text); });
 }
 
 // Parses the text so far. A call that may still grow is left out.
 common_json added(eagle_reply & reply, bool is_last) {
-    common_chat_msg message = message_of(reply, is_last, eagle_read_answer);
+    common_chat_msg begun;
+    common_chat_msg message = is_last ? reply.reader.read(reply.text, begun) : message_of(reply);
     const bool is_loose = is_last && read_loosely(reply, message);
     if (!is_last && !message.tool_calls.empty()) {
         message.tool_calls.pop_back();
@@ -290,11 +281,9 @@ common_json added(eagle_reply & reply, bool is_last) {
     return delta;
 }
 
-// Parses the text so far, as task_result_state::update_chat_msg of the server does.
-common_json streamed(eagle_reply & reply, bool is_last) {
-    common_chat_msg message = message_of(reply, is_last, eagle_parsed_reply);
+// Returns what is new in a message, as task_result_state::update_chat_msg of the server does.
+common_json sent(eagle_reply & reply, common_chat_msg message) {
     common_chat_msg before = reply.message;
-    eagle_keep_unread(is_last ? reply.text : "", before, message, reply.parser);
     common_json delta = common_json{{"is_loose", false}, {"tool_calls", common_json::array()}};
     if (message.empty()) {
         return delta;
@@ -324,6 +313,21 @@ common_json streamed(eagle_reply & reply, bool is_last) {
     return delta;
 }
 
+// Parses the text so far. Text behind calls is in `rest`, because a stream has already sent the calls.
+common_json streamed(eagle_reply & reply, bool is_last) {
+    if (!is_last) {
+        return sent(reply, message_of(reply));
+    }
+    common_chat_msg begun;
+    const common_chat_msg message = reply.reader.read(reply.text, begun);
+    if (begun.empty()) {
+        return sent(reply, message);
+    }
+    common_json delta = sent(reply, begun);
+    delta["rest"] = sent(reply, message);
+    return delta;
+}
+
 }  // namespace
 
 int32_t eagle_reply_new(const char * request, eagle_reply ** reply, const char ** result) {
@@ -343,7 +347,7 @@ int32_t eagle_reply_new(const char * request, eagle_reply ** reply, const char *
 int32_t eagle_reply_follow(eagle_reply * reply, const char * prompt_end, const char ** result) {
     return eagle_answered(result, [&] {
         follow(*reply, prompt_end);
-        set_parser(*reply);
+        set_reader(*reply);
         return std::string();
     });
 }
