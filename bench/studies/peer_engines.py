@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+# The loopback address without a proxy; environments of other engines lack llama_eagle's opener.
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 Options = dict[str, Any]
 Run = Callable[..., dict[str, Any]]  # run(prompt=str, n=int)
 
@@ -87,7 +89,7 @@ def server(options: Options) -> Iterator[Run]:
 def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
     while process.poll() is None:
         with contextlib.suppress(OSError):
-            urllib.request.urlopen(address).close()
+            OPENER.open(address).close()
             return
         time.sleep(0.01)
     raise SystemExit(f"it ended with exit code {process.returncode}")
@@ -99,7 +101,7 @@ def complete(address: str, prompt: str, n: int) -> dict[str, Any]:
         f"{address}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     start = time.perf_counter()
-    with urllib.request.urlopen(request) as response:
+    with OPENER.open(request) as response:
         timings = json.load(response)["timings"]
     decode = timings["predicted_ms"] / 1e3
     first = time.perf_counter() - start - decode

@@ -178,7 +178,7 @@ def test_an_empty_last_answer_keeps_its_header(server: Served, content: Any) -> 
     ("says", "expected"),
     [
         (("int main ", "() {", " return 0; ", " }"), "int main () { return 0;  }"),
-        (("A ", '{"name": "f", ', '"parameters": 5}', " end"), "A"),  # a call, as far as it goes
+        (("A ", '{"name": "f", ', '"parameters": 5}', " end"), "A end"),  # a call is no text, what follows it is
     ],
 )
 def test_replies_that_are_no_call_are_text(tmp_path: Any, says: tuple[str, ...], expected: str) -> None:

@@ -283,14 +283,16 @@ def test_files_with_a_byte_order_mark(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("LLAMA_EAGLE_CONFIG", str(tmp_path / "config.toml"))
     assert command().context_settings["default_map"]["serve"]["threads"] == 2
     assert read_json_or_yaml(tmp_path / "c.json") == MODEL
+    schema = '{"type": "null"}'
     texts = {
-        "schema": ('{"type": "null"}', generate._schema), "grammar": ('root ::= "a"', generate._grammar),
-        "prompt": ("Hello", lambda name: generate._read_file(Path(name))),
-    }  # fmt: skip
-    for name, (text, read) in texts.items():
+        "schema": (schema, json.loads(schema), generate._schema),
+        "grammar": ('root ::= "a"', 'root ::= "a"', generate._grammar),
+        "prompt": ("Hello", "Hello", lambda name: generate._read_file(Path(name))),
+    }
+    for name, (text, expected, read) in texts.items():
         (tmp_path / name).write_text(text, "utf-8-sig")
-        assert read(str(tmp_path / name)) == text
-    assert generate._schema('\ufeff{"type": "null"}') == '{"type": "null"}'
+        assert read(str(tmp_path / name)) == expected
+    assert generate._schema(f"\ufeff{schema}") == json.loads(schema)
     (tmp_path / "chat.json").write_text('{"messages": [{"role": "user", "content": "Hello"}]}', "utf-8-sig")
     Conversation().load(tmp_path / "chat.json")
     assert read_text(tmp_path / "prompt") == storage.read_text(tmp_path / "prompt") == "Hello"  # the latter: templates
