@@ -1,4 +1,4 @@
-"""Real models in our engine and in those of others that package registries have, one after another in turns.
+"""Real models in our engine and in those of others that package registries have, alternating.
 
     python bench/studies/peers.py FOLDER MODEL.gguf [--draft EAGLE3.gguf] [--small SMALL.gguf] [--out MACHINE.json]
         [--peers llama.cpp openvino ...] [--ik BIN] [--runs 3] [--busy] [--limit 9] [--seconds 560]
@@ -221,7 +221,7 @@ def _last_line(log: Path) -> str:
 
 
 def run(args: argparse.Namespace, store: Path) -> None:
-    """Measure what the store lacks, in turns over all sides, until the time is over."""
+    """Measure what the store lacks, alternating between sides, until the time is over."""
     end, jobs, sides = time.monotonic() + args.seconds, Jobs.of(args.model), list(sides_of(args))
     with load("one") if args.busy else contextlib.nullcontext():
         for turn in range(args.runs):

@@ -22,7 +22,7 @@ from llama_eagle.train.mtp.head import make_head
 from llama_eagle.train.targets.checkpoint import Target, read_target
 from parity.test_draft_native import N_STEPS, NativeDraft
 
-TOLERANCE = 1e-3  # two implementations of target and draft after one another
+TOLERANCE = 5e-4  # two implementations of target and draft after one another
 
 
 class Pair:
@@ -92,7 +92,7 @@ def test_the_engine_computes_what_was_trained(n_draft: int, layout: str, parts: 
     assert (report.layout, report.layer_ids) == ("extended" if parts else "stock", [2, 4, 5])
     assert len(report.warnings) == len(report.extended_because[:1])
     assert report.producer == {"specforge": "SpecForge", "speculators": "speculators"}[layout]
-    assert_same_chain(pair, tmp_path / "draft.gguf")
+    assert_same_chain(pair, tmp_path / "draft.gguf", 2 * TOLERANCE if parts else TOLERANCE)  # norms add roundings
 
 
 @pytest.mark.native
@@ -104,7 +104,7 @@ def test_drafts_of_every_family(family: str, tmp_path: Path) -> None:
     assert_same_chain(pair, tmp_path / "draft.gguf")
 
 
-def assert_same_chain(pair: Pair, path: Path) -> None:
+def assert_same_chain(pair: Pair, path: Path, tolerance: float = TOLERANCE) -> None:
     """The native engine's draft against the trainer's own code."""
     tokens = np.random.default_rng(5).integers(0, 480, 10).tolist()
     expected = chain_in_torch(pair, tokens)
@@ -114,7 +114,7 @@ def assert_same_chain(pair: Pair, path: Path) -> None:
         found = draft.chain(tokens[9])
         draft.close()
     for (logits, _, token, _), step in zip(found, expected, strict=True):
-        assert np.abs(logits - step.numpy()).max() < TOLERANCE * step.abs().max()
+        assert np.abs(logits - step.numpy()).max() < tolerance * step.abs().max()
         assert token == pair.ids[step.argmax()]
 
 
