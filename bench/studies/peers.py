@@ -199,6 +199,8 @@ def measure(side: Side, jobs: Jobs, args: argparse.Namespace) -> dict[str, Any]:
         except (ValueError, OSError, ZeroDivisionError):
             found["failure"] = _last_line(args.folder / "engines.log")
         finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=60)  # at the end of its input it ends its server
             process.kill()
     return found
 
