@@ -11,7 +11,7 @@ from llama_eagle.train.data.self_written import FILE, PART, has_conversation
 from llama_eagle.train.export import DRAFT_FILES, HEAD_TEXTS, head_name
 from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, refuse_differing
 from llama_eagle.train.mtp.head import require_earlier_head
-from llama_eagle.train.settings import AUTO, NONE, SELF, Settings
+from llama_eagle.train.settings import AUTO, EAGLE3, MTP, NONE, SELF, Settings
 from llama_eagle.train.store import FEATURES
 from llama_eagle.train.targets.checkpoint import TargetInfo
 
@@ -20,7 +20,7 @@ def check_output(settings: Settings) -> None:
     """Raise UsageError for an output folder that is of another run, or of no run."""
     if settings.output.exists() and not settings.output.is_dir():
         raise UsageError(f"{settings.output} is a file; -o names the folder of the draft.")
-    own = (FEATURES, *DRAFT_FILES, *((*HEAD_TEXTS, head_name(Path(settings.target))) if settings.mtp else ()))
+    own = (FEATURES, *DRAFT_FILES, *((*HEAD_TEXTS, head_name(Path(settings.target))) if settings.kind == MTP else ()))
     is_begun = any((settings.output / name).exists() for name in (FILE, PART, FEATURES))
     is_written = has_conversation(settings.output / PART) or any(
         (settings.output / name).exists() for name in (FILE, FEATURES)
@@ -58,9 +58,9 @@ def check_start(settings: Settings, info: TargetInfo, earlier: Earlier | None) -
         refuse_differing(settings, info, earlier)
     ends = [token for token in info.end_tokens if token < info.n_vocab]  # which every draft vocabulary has
     ids = choose_ids(settings, np.ones(info.n_vocab, np.int64), ends, earlier)
-    if settings.mtp and settings.init is not None:
+    if settings.kind == MTP and settings.init is not None:
         require_earlier_head(info, Path(settings.init))
-    if not settings.mtp:
+    if settings.kind == EAGLE3:
         choose_geometry(settings, info, len(ids), earlier)
     writes = SELF in settings.data and not (settings.output / FILE).exists()
     if writes and settings.features not in (AUTO, NONE) and (Path(settings.features) / store.INDEX).exists():

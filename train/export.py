@@ -17,6 +17,7 @@ from llama_eagle.convert.source import open_checkpoint
 from llama_eagle.errors import ConfigError
 from llama_eagle.files import write_whole
 from llama_eagle.gguf.names import read_name
+from llama_eagle.train.dspark.draft import RANK, BlockDraft
 from llama_eagle.train.model import Eagle3Draft, Geometry
 from llama_eagle.train.mtp.gguf_head import write_head
 from llama_eagle.train.mtp.head import MTPHead, head_tensors
@@ -82,15 +83,58 @@ def export_draft(
     draft_ids: [D]. embedding: [V, H]. acceptance: rates by position on held-out data, which `convert` passes on as the
     draft's price. trained_length: tokens of the longest training text; 0: unknown.
     """
-    tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in draft.state_dict().items()}
-    n_draft, n_vocab = len(draft_ids), len(embedding)
-    tensors["d2t"] = draft_ids.cpu() - torch.arange(n_draft)
-    tensors["t2d"] = torch.zeros(n_vocab, dtype=torch.bool).index_fill(0, draft_ids.cpu(), True)
+    tensors = _tensors(draft, draft_ids, len(embedding))
     if layout == "speculators":  # its own loader expects the embeddings; others take the target's
         tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
         tensors["embed_tokens.weight"] = embedding.detach().to("cpu", torch.bfloat16)
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     config = _CONFIGS[layout](draft.geometry, _layer_ids(layout, target.aux_layers), target)
+    _write(folder, tensors, config, acceptance, trained_length)
+
+
+def export_block_draft(
+    draft: BlockDraft,
+    folder: Path,
+    acceptance: Sequence[float] = (),
+    *,
+    draft_ids: Tensor,
+    mask_token: int,
+    n_steps: int,
+    aux_layers: tuple[int, ...],
+    trained_length: int = 0,
+) -> None:
+    """Write a block draft in the layout of DeepSpec's DSpark drafts; see `export_draft`."""
+    g = draft.geometry
+    config = {
+        "architectures": ["Qwen3DSparkModel"],
+        "model_type": "qwen3",
+        **_geometry(g),
+        "num_hidden_layers": len(draft.layers),
+        "draft_vocab_size": g.n_vocab_draft,
+        "block_size": n_steps,
+        "is_causal": True,
+        "markov_rank": RANK,
+        "markov_head_type": "vanilla",
+        "dflash_config": {"mask_token_id": mask_token, "target_layer_ids": _layer_ids("specforge", aux_layers)},
+        "torch_dtype": "bfloat16",
+    }
+    tensors = _tensors(draft, draft_ids, g.n_vocab)
+    if g.n_vocab_draft == g.n_vocab:  # the target's head is used
+        del tensors["d2t"], tensors["t2d"]
+    _write(folder, tensors, config, acceptance, trained_length)
+
+
+def _tensors(draft: Eagle3Draft | BlockDraft, draft_ids: Tensor, n_vocab: int) -> dict[str, Tensor]:
+    """Return a draft's tensors in BF16, and the maps of its vocabulary."""
+    tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in draft.state_dict().items()}
+    tensors["d2t"] = draft_ids.cpu() - torch.arange(len(draft_ids))
+    tensors["t2d"] = torch.zeros(n_vocab, dtype=torch.bool).index_fill(0, draft_ids.cpu(), True)
+    return tensors
+
+
+def _write(
+    folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], acceptance: Sequence[float], trained_length: int
+) -> None:
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     if acceptance:
         config[ACCEPTANCE] = list(acceptance)
     if trained_length:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from llama_eagle.train.dspark.draft import BlockDraft
 from llama_eagle.train.model import Eagle3Draft
 from llama_eagle.train.mtp.head import MTPHead
 from llama_eagle.train.targets.checkpoint import Frozen
@@ -63,7 +64,7 @@ class TrainingPass(nn.Module):
 
     def __init__(
         self,
-        draft: Eagle3Draft | MTPHead,
+        draft: Eagle3Draft | BlockDraft | MTPHead,
         target: Frozen,
         draft_ids: Tensor,
         *,
@@ -112,10 +113,11 @@ class TrainingPass(nn.Module):
         for k, f in enumerate(first):
             weight = teacher.weight[f:]
             pieces.append(Piece(f, weight * (STEP_DECAY**k / weight.sum().clamp(min=1))))
-        normed = self.draft.norm(torch.cat(rows))
-        loss, losses, choice = HeadLoss.apply(
-            normed, self.draft.lm_head.weight, teacher.probabilities, pieces, torch.is_grad_enabled()
-        )
+        normed, weight = self.draft.norm(torch.cat(rows)), self.draft.lm_head.weight
+        if isinstance(self.draft, BlockDraft):
+            before = tokens[teacher.batch, teacher.position]
+            normed, weight = self.draft.with_markov(normed, torch.cat([before[f:] for f in first]))
+        loss, losses, choice = HeadLoss.apply(normed, weight, teacher.probabilities, pieces, torch.is_grad_enabled())
         return Outcome(loss, losses, self._count(choice, pieces, teacher, tokens.shape))
 
     @torch.no_grad()

@@ -22,7 +22,8 @@ from llama_eagle.train.data.documents import read_documents
 from llama_eagle.train.data.samples import Sample, SampleMaker, digest
 from llama_eagle.train.data.self_written import FILE
 from llama_eagle.train.data.vocabulary import count_tokens, require_embeddings
-from llama_eagle.train.export import DraftOf, check_layer_ids, export_draft, export_head
+from llama_eagle.train.dspark.draft import BlockDraft, make_block_draft, mask_token
+from llama_eagle.train.export import DraftOf, check_layer_ids, export_block_draft, export_draft, export_head
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
@@ -30,7 +31,7 @@ from llama_eagle.train.loss import TrainingPass
 from llama_eagle.train.machine.accelerator import make_accelerator
 from llama_eagle.train.model import Eagle3Draft
 from llama_eagle.train.mtp.head import MTPHead, make_head, require_head_target
-from llama_eagle.train.settings import AUTO, NONE, SELF, Settings
+from llama_eagle.train.settings import AUTO, DSPARK, EAGLE3, MTP, NONE, SELF, Settings
 from llama_eagle.train.store import FEATURES, FeatureStore
 from llama_eagle.train.targets.checkpoint import (
     Frozen,
@@ -107,12 +108,12 @@ def _train(settings: Settings) -> Report | None:
     if settings.seconds is not None and accelerator.num_processes > 1:
         raise UsageError("--hours is for one process. Give --epochs instead.")
     earlier = None
-    if settings.init is not None and not settings.mtp:
+    if settings.init is not None and settings.kind == EAGLE3:
         earlier = read_earlier(Path(settings.init), settings.target, settings.aux_layers)
     info = _target(settings, earlier)
-    if settings.mtp:
+    if settings.kind == MTP:
         require_head_target(info)
-    else:
+    elif settings.kind == EAGLE3:
         check_layer_ids(settings.format, info.aux_layers, info.text.num_hidden_layers)
     tokenizer = EngineTokenizer(info) if isinstance(info, EngineTargetInfo) else load_tokenizer(info.folder)
     check_start(settings, info, earlier)
@@ -123,8 +124,8 @@ def _train(settings: Settings) -> Report | None:
         with accelerator.main_process_first():
             settings = write_own_data(settings, partial(_seconds_per_token, settings, info, accelerator, dtype))
     samples = SampleMaker(tokenizer, settings.max_length, images).make(read_documents(settings.data))
-    if settings.mtp and any(sample.images for sample in samples):
-        raise ConfigError("--mtp: heads are trained on text alone. Leave samples with images out of the data.")
+    if settings.kind != EAGLE3 and any(sample.images for sample in samples):
+        raise ConfigError(f"--kind {settings.kind} learns from text alone. Leave samples with images out of the data.")
     require_embeddings(samples, info.n_vocab)
     split = split_held_out(len(samples), settings.eval_share, settings.seed)
     counts = count_tokens((samples[n] for n in split.train), info.n_vocab)
@@ -236,7 +237,7 @@ def _second_time(work: Callable[[], Any]) -> float:
 
 def _target(settings: Settings, earlier: Earlier | None) -> TargetInfo:
     named = settings.aux_layers or (earlier.aux_layers if earlier is not None else None)
-    aux_layers = () if settings.mtp else named
+    aux_layers = () if settings.kind == MTP else named
     if not is_gguf(settings.target):
         return read_target(settings.target, aux_layers)
     return read_engine_target(settings.target, aux_layers)
@@ -291,10 +292,17 @@ def _draft(
     settings: Settings, info: TargetInfo, frozen: Frozen, ids: torch.Tensor, earlier: Earlier | None
 ) -> tuple[TrainingPass, Callable[[Sequence[float]], None]]:
     """Build a draft before its first step, wrapped in its training pass, and its export function."""
-    if settings.mtp:
+    if settings.kind == MTP:
         head = make_head(info, frozen, ids, settings.seed, Path(settings.init) if settings.init else None)
         return _pass(settings, head, frozen, ids), partial(
             export_head, head, info, settings.output, trained_length=settings.max_length
+        )
+    if settings.kind == DSPARK:
+        mask = mask_token(info)
+        block = make_block_draft(info.geometry(len(ids), settings.ffn_size), frozen, ids, mask, settings.seed)
+        given = {"draft_ids": ids, "mask_token": mask, "n_steps": settings.n_steps, "aux_layers": info.aux_layers}
+        return _pass(settings, block, frozen, ids), partial(
+            export_block_draft, block, settings.output, **given, trained_length=settings.max_length
         )
     geometry = choose_geometry(settings, info, len(ids), earlier)
     draft = make_draft(geometry, frozen, ids, settings.seed, earlier)
@@ -315,7 +323,9 @@ def _draft(
     return _pass(settings, draft, frozen, ids), export
 
 
-def _pass(settings: Settings, draft: Eagle3Draft | MTPHead, frozen: Frozen, ids: torch.Tensor) -> TrainingPass:
+def _pass(
+    settings: Settings, draft: Eagle3Draft | BlockDraft | MTPHead, frozen: Frozen, ids: torch.Tensor
+) -> TrainingPass:
     return TrainingPass(draft, frozen, ids, n_steps=settings.n_steps, checkpointing=settings.checkpointing)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 FORMATS = ("specforge", "speculators")
 DTYPES = ("auto", "f32", "bf16")
+EAGLE3, DSPARK, MTP = KINDS = ("eagle3", "dspark", "mtp")
 SELF = "self"  # data: the target writes it
 AUTO, NONE = "auto", "none"  # features
 
@@ -30,7 +31,7 @@ class Settings:
     seconds: float | None = None  # for the whole run, data included; steps and learning rate follow from it
     checkpointing: bool = False
     dtype: str = "auto"
-    mtp: bool = False  # train the target's own next-token-prediction head instead of an EAGLE-3 draft
+    kind: str = EAGLE3  # of KINDS
     init: str | None = None  # folder of a draft to start from; its vocabulary, width and aux_layers are used
     mrope: bool = False  # use M-RoPE image positions as the target does; with `init`, as that draft does
     aux_layers: tuple[int, ...] | None = None  # boundaries; None: [2, L // 2, L - 3], from 4 up with vision

@@ -166,12 +166,13 @@ def read_config(data: dict[str, Any]) -> DraftConfig:
         logit_scale=1.0 if scale is None else scale,
         logit_softcap=layer.number("final_logit_softcapping"),
         masks=read_masks(raw),
-        acceptance=_acceptance(raw),
+        acceptance=acceptance(raw),
         trained_length=raw.integer(TRAINED_LENGTH),
     )
 
 
-def _acceptance(raw: Fields) -> list[float]:
+def acceptance(raw: Fields) -> list[float]:
+    """Return the held-out acceptance rates by position that our trainer measured; empty without."""
     rates = raw.get(ACCEPTANCE, [])
     if not isinstance(rates, list) or not all(isinstance(rate, (int, float)) and 0 <= rate <= 1 for rate in rates):
         raise raw.bad(ACCEPTANCE, "rates from 0 to 1")

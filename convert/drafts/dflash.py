@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from llama_eagle.convert import rows
-from llama_eagle.convert.drafts.config import WHERE
+from llama_eagle.convert.drafts.config import TRAINED_LENGTH, WHERE, acceptance
 from llama_eagle.convert.drafts.dflash_config import DFlashConfig, keys, sizes, with_class_defaults
 from llama_eagle.convert.drafts.family import ABSOLUTE_IDS, DROPPED, canonical, match
 from llama_eagle.convert.drafts.gemma4 import block as gemma4
@@ -29,6 +29,7 @@ from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Row, Section, Transform, computed, plan
 from llama_eagle.convert.writer import GGUFOutput, Progress
 from llama_eagle.errors import ConfigError, ConversionError
+from llama_eagle.gguf import names
 
 ARCH = "dflash"
 
@@ -189,6 +190,9 @@ def _declare(out: GGUFOutput, draft: StockDraft[DFlashConfig], outtype: str) -> 
         stated["has_confidence_head"] = any(each.name == "conf_proj.weight" for each in draft.plan.tensors)
     table = draft.declare(out, ARCH, stated, outtype)
     out.key("tokenizer.ggml.mask_token_id", config.mask_token)
+    out.key(names.HELD_OUT, acceptance(config.root), "f32")
+    if (length := config.root.integer(TRAINED_LENGTH)) is not None:
+        out.key(names.TRAINED_LENGTH, length)
     return _report(draft, table, out.n_bytes)
 
 

@@ -200,7 +200,7 @@ def _convert(
             f"{checkpoint.source}: config.json declares an MTP head ({key}), but none is stored (mlx-lm and fine-tunes "
             "leave it out), so the model has no drafter. The head of its base model drafts for it: convert it with "
             "--mtp-only into the same folder. After a fine-tune fewer of its tokens are accepted, until "
-            "`llama-eagle train --mtp` adapts it"
+            "`llama-eagle train --kind mtp` adapts it"
         )
     report.warnings += [
         f"{checkpoint.source}: {missing}" for missing in left_out(conversion, model.config, model.is_mlx)

@@ -68,6 +68,7 @@ SHORTER = {
     "docs/quantization.md": {"q8_0 q6_k q5_k_m q4_k_m:speculation q4_k_m iq4_xs q3_k_m": "q4_k_m:speculation"},
     "docs/reproduce.md": {"-n 1024": "-n 8", "-n 512": "-n 8"},
     "docs/training.md": {
+        "--kind dspark": "--kind dspark --steps 2",
         "--hours 8": "--data my-texts.jsonl",
         "--init mtp-base.gguf": "--init mtp-base.gguf --data my-texts.jsonl",
     },

@@ -220,12 +220,16 @@ def test_the_command(settings: Settings, tmp_path: Path) -> None:
 
 def test_options_of_a_head(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     """Without options of its shape, the target's architecture is checked next."""
-    arguments = ["train", "--target", settings.target, "--data", *settings.data, "-o", str(settings.output), "--mtp"]
+    given = ["--target", settings.target, "--data", *settings.data, "-o", str(settings.output)]
+    arguments = ["train", *given, "--kind", "mtp"]
     assert cli.run(arguments) == 3
-    assert "--mtp: heads are trained for" in capsys.readouterr().err
+    assert "--kind mtp: heads are trained for" in capsys.readouterr().err
     for more in (["--format", "speculators"], ["--ffn", "32"], ["--mrope"], ["--aux-layers", "1,2,3"]):
         assert cli.run([*arguments, *more]) == 2
-        assert "--mtp: the head has the target's shape" in capsys.readouterr().err
+        assert "--kind mtp: the head has the target's shape" in capsys.readouterr().err
+    for more in (["--init", "draft"], ["--window", "64"], ["--steps", "1"]):
+        assert cli.run(["train", *given, "--kind", "dspark", *more]) == 2
+        assert more[0] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("layout", ["specforge", "speculators"])

@@ -139,6 +139,42 @@ def test_train_from_a_gguf_to_a_gguf(
     assert found["speculative"]["mean_emitted"] > 1.5
 
 
+@pytest.mark.native
+def test_a_dspark_draft_of_a_gguf(known: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It accepts more than one that has hardly learned, and the text stays the same."""
+    text, folder = known
+    target, short = tmp_path / "my-model.gguf", tmp_path / "short.txt"
+    convert_target(folder, target)
+    short.write_text(text.read_text()[:500])
+    generate = (
+        "generate",
+        "-m",
+        target,
+        "--raw",
+        "-p",
+        "the quick brown",
+        "-n",
+        64,
+        "--temp",
+        0,
+        "--ignore-eos",
+        "-t",
+        1,
+    )
+    plain = command(capsys, *generate, "-d", "none")[1]
+    emitted = []
+    for data, rate in ((short, 1e-9), (text, 3e-3)):
+        draft = tmp_path / f"{data.stem}.gguf"
+        options = ("--device", "cpu", "--max-length", 32, "--epochs", 1, "--lr", rate, "--draft-vocab", 256)
+        train = ("train", "--kind", "dspark", "--target", target, "--data", data, "-o", tmp_path / data.stem)
+        assert command(capsys, *train, "--gguf", draft, *options)[0] == 0
+        code, drafted, _ = command(capsys, *generate, "-d", draft, "--n-draft", 4, "--no-lookup")
+        assert code == 0 and drafted["tokens"] == plain["tokens"], drafted
+        emitted.append(drafted["speculative"]["mean_emitted"])
+    assert emitted[0] + 1 < emitted[1], emitted
+    assert read_header(draft).keys["llama_eagle.trained_length"] == 32
+
+
 def test_a_failed_conversion_is_repeated_without_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ def test_killed_twice_and_resumed(kind: str, arguments: list[str], tmp_path: Pat
     """The same loss curve and the same draft, or MTP head, as a run that was left alone."""
     if kind == "head":
         target = make_training_target("qwen35", tmp_path / "target")
-        arguments = [*arguments, "--mtp", "--target", str(target)]  # the last --target counts
+        arguments = [*arguments, "--kind", "mtp", "--target", str(target)]  # the last --target counts
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     arguments = [*arguments, "--epochs", "2"]  # 120 steps
     report = run(llama_eagle(*arguments, "-o", whole))

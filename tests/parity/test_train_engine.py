@@ -213,8 +213,8 @@ def test_what_cannot_be_trained_for(tmp_path: Path) -> None:
     gguf = convert(folder)
     data = write_jsonl(tmp_path / "t.jsonl", {"text": "abc " * 20})
     settings = {"output": tmp_path / "draft", "data": (str(data),)}
-    with pytest.raises(ConfigError, match="--mtp: heads are trained for"):
-        train(Settings(target=str(gguf), mtp=True, **settings))
+    with pytest.raises(ConfigError, match="--kind mtp: heads are trained for"):
+        train(Settings(target=str(gguf), kind="mtp", **settings))
     with pytest.raises(ConfigError, match="boundaries"):
         train(Settings(target=str(gguf), aux_layers=(1, 99), **settings))
     with pytest.raises(InputError, match="no such file"):

@@ -43,7 +43,7 @@ def settings(bare: Path, tmp_path: Path) -> Settings:
     texts = ({"text": SENTENCES[i % 3] * 3 + SENTENCES[(i + 1) % 3] * 2} for i in range(26))
     data = write_jsonl(tmp_path / "text.jsonl", *texts)
     return Settings(
-        tmp_path / "head", str(bare), (str(data),), mtp=True, device="cpu", dtype="f32", n_steps=3, max_length=32,
+        tmp_path / "head", str(bare), (str(data),), kind="mtp", device="cpu", dtype="f32", n_steps=3, max_length=32,
         batch_size=4, epochs=6, learning_rate=3e-3, eval_share=0.1, eval_every=5, save_every=4, log_every=1,
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ def test_it_learns_goes_on_and_becomes_a_file(settings: Settings, bare: Path, tm
 
 def test_other_targets_are_refused(settings: Settings, tmp_path: Path) -> None:
     other = make_training_target("qwen3", tmp_path / "other")
-    with pytest.raises(ConfigError, match="--mtp: heads are trained for Qwen3_5ForCausalLM"):
+    with pytest.raises(ConfigError, match="--kind mtp: heads are trained for Qwen3_5ForCausalLM"):
         train(replace(settings, target=str(other)))
 
 

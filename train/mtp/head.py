@@ -150,8 +150,8 @@ def require_head_target(info: TargetInfo) -> None:
     """Raise ConfigError for a target whose head cannot be trained here."""
     if info.architecture not in TARGETS:
         raise ConfigError(
-            f"--mtp: heads are trained for {' and '.join(TARGETS)}, not for {info.architecture}. Leave --mtp out: an "
-            "EAGLE-3 draft fits it."
+            f"--kind mtp: heads are trained for {' and '.join(TARGETS)}, not for {info.architecture}. Leave --kind mtp "
+            "out: an EAGLE-3 draft fits it."
         )
 
 
@@ -222,7 +222,7 @@ def _earlier_head(path: Path) -> dict[str, Tensor]:
         return gguf_head.earlier_head(path)
     found = _tensors(path, "mtp.")
     if not found:
-        raise InputError(f"--init {path}: its checkpoint has no MTP head. Name the folder of an earlier --mtp run.")
+        raise InputError(f"--init {path}: its checkpoint has no MTP head. Name an earlier folder of --kind mtp.")
     return found
 
 

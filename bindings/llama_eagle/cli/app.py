@@ -86,7 +86,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "train": (
         "train.train",
-        "Train an EAGLE-3 draft, or a target's MTP head (--mtp).",
+        "Train an EAGLE-3 or DSpark draft, or a target's MTP head.",
         "llama-eagle train --target Qwen/Qwen3-0.6B --data chats.jsonl -o my-draft",
     ),
     "check": (

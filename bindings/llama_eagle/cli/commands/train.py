@@ -24,7 +24,14 @@ DEVICES = ("auto", "cpu", "cuda")
 class DraftOptions:
     """Options of the draft to train."""
 
-    mtp: Annotated[bool, typer.Option("--mtp", help="Train the target's MTP head instead of an EAGLE-3 draft.")] = False
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="eagle3|dspark|mtp",
+            help="Kind of the draft: an EAGLE-3 draft; a DSpark draft, which proposes all tokens of a round in one "
+            "pass; or the target's MTP head.",
+        ),
+    ] = "eagle3"
     features: Annotated[
         str,
         typer.Option(
@@ -39,8 +46,8 @@ class DraftOptions:
         typer.Option(
             metavar="DRAFT_DIR",
             help="Start from the weights of this draft and keep its vocabulary, width and layers (default: a new draft "
-            "with the target's head, last norm and last MLP). With --mtp: an earlier run's folder or a GGUF with an "
-            "MTP head (default: the target's head, else its last attention block).",
+            "with the target's head, last norm and last MLP). With --kind mtp: an earlier run's folder or a GGUF "
+            "with an MTP head (default: the target's head, else its last attention block).",
         ),
     ] = None
     mrope: Annotated[
@@ -254,7 +261,8 @@ def train(
     optimizer: OptimizerOptions,
     run_options: RunOptions,
     gguf: Annotated[
-        Path | None, typer.Option(metavar="FILE.gguf", help="Also convert the draft to this GGUF file; not with --mtp.")
+        Path | None,
+        typer.Option(metavar="FILE.gguf", help="Also convert the draft to this GGUF file; not with --kind mtp."),
     ] = None,
     gguf_type: Annotated[
         str, typer.Option(metavar="TYPE", help="Quantization type of the file that --gguf writes.")
@@ -263,14 +271,15 @@ def train(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Train an EAGLE-3 draft, or a target's MTP head (--mtp)."""
+    """Train an EAGLE-3 or DSpark draft, or a target's MTP head."""
     try:
         from llama_eagle.train.run import train as run
-        from llama_eagle.train.settings import DTYPES, FORMATS, Settings
+        from llama_eagle.train.settings import DTYPES, FORMATS, KINDS, Settings
     except ImportError as error:
         raise EnvironmentFailure(f"training requires {error.name}. Run `pip install 'llama-eagle[train]'`.") from None
     choices = (
-        ("format", draft.format, FORMATS), ("dtype", run_options.dtype, DTYPES), ("device", run_options.device, DEVICES)
+        ("kind", draft.kind, KINDS), ("format", draft.format, FORMATS), ("dtype", run_options.dtype, DTYPES),
+        ("device", run_options.device, DEVICES),
     )  # fmt: skip
     _refuse(choices, draft)
     target = _trained_model(target, data or ["self"], yes)
@@ -348,19 +357,24 @@ def _refuse(choices: tuple[tuple[str, str, Sequence[str]], ...], draft: DraftOpt
     for name, value, allowed in choices:
         if value not in allowed:
             raise UsageError(f"--{name} {value!r}: choose from {', '.join(allowed)}.")
-    if draft.mtp and (draft.aux_layers or draft.ffn_size or draft.window or draft.mrope or draft.format != "specforge"):
+    of_eagle3 = draft.window or draft.mrope or draft.format != "specforge"
+    if draft.kind == "mtp" and (of_eagle3 or draft.aux_layers or draft.ffn_size):
         raise UsageError(
-            "--mtp: the head has the target's shape. Omit --aux-layers, --ffn, --window, --mrope and --format."
+            "--kind mtp: the head has the target's shape. Omit --aux-layers, --ffn, --window, --mrope and --format."
         )
+    if draft.kind == "dspark" and (of_eagle3 or draft.init):
+        raise UsageError("--kind dspark has no --init, --window, --mrope and --format. Omit them.")
+    if draft.kind == "dspark" and draft.n_steps < 2:
+        raise UsageError(f"--steps {draft.n_steps}: a block has at least 2 tokens.")
 
 
 def _require_writable(gguf: Path, outtype: str, draft: DraftOptions) -> None:
     """Check, before hours of training, that the draft can be converted to this file."""
     from llama_eagle.convert.quantized import require_type
 
-    if draft.mtp:
+    if draft.kind == "mtp":
         raise UsageError(
-            "--gguf is for EAGLE-3 drafts. For a GGUF target, DRAFT_DIR/mtp-NAME.gguf is the head; otherwise "
+            "--gguf is for drafts. For a GGUF target, DRAFT_DIR/mtp-NAME.gguf is the head; otherwise "
             "convert it with llama-eagle convert --mtp-only."
         )
     require_type(outtype)

@@ -1,0 +1,1 @@
+"""A block draft with a Markov head, in training."""
