@@ -14,9 +14,24 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from fixtures.dflash import GEOMETRY, GROUP, KERNEL, N_VOCAB, RANK, DFlashSpec, dflash_tensors
+from fixtures.dflash import (
+    FFN,
+    GEOMETRY,
+    GROUP,
+    HEAD,
+    HEADS,
+    HIDDEN,
+    KERNEL,
+    KV_HEADS,
+    N_VOCAB,
+    RANK,
+    DFlashSpec,
+    dflash_tensors,
+)
 from fixtures.native import NativeTarget
 from llama_eagle.convert.drafts import DraftOptions, convert_draft
+from llama_eagle.train.dspark import draft as training
+from llama_eagle.train.model import Geometry
 from parity.native_draft import N_STEPS, TOLERANCE, DenseTarget, NativeDraft
 from parity.test_speculators import import_speculators
 from transformers import Qwen3Config
@@ -162,3 +177,32 @@ def test_the_engine_agrees_with_the_package(name: str, target: DenseTarget, tmp_
     for (logits, _, token, _), (theirs, best) in zip(found, expected, strict=True):
         assert np.abs(logits - theirs).max() < TOLERANCE * np.abs(theirs).max()
         assert token == best
+
+
+def test_a_draft_in_training_is_the_packages(
+    target: DenseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of our blocks attend to earlier ones alone, as the package's layers with a window do."""
+    monkeypatch.setattr(training, "RANK", RANK)
+    case = Case("dspark", n_draft=160, layer={**WINDOW, "layer_types": ["sliding_attention"] * 3})
+    model = build(case, target, tmp_path)
+    state = model.state_dict()
+    geometry = Geometry(
+        hidden_size=HIDDEN, n_head=HEADS, n_head_kv=KV_HEADS, head_dim=HEAD, ffn_size=FFN, n_vocab=N_VOCAB,
+        n_vocab_draft=160, n_aux=3, n_ctx=4096, rms_eps=1e-6, rope_base=1e6,
+    )  # fmt: skip
+    draft = training.BlockDraft(geometry, target.embedding[MASK], state["lm_head.weight"], n_layers=3)
+    draft.load_state_dict({name: state[name] for name in draft.state_dict()})
+    tokens = np.random.default_rng(5).integers(0, 480, N_TEXT).tolist()
+    features = target.features(tokens[:-1], IDS)
+    expected = list(chosen(model, *block(model, features, tokens), tokens[-1]))
+    text = torch.tensor([tokens + [1] * N_STEPS])
+    given = torch.zeros(1, text.shape[1], features.shape[1])
+    given[0, : len(features)] = features
+    with torch.no_grad():
+        steps = draft.unroll(target.embedding[text], given, given, N_STEPS)
+        rows = draft.norm(torch.stack([step[0, N_TEXT - 2] for step in steps]))
+        before = torch.tensor([tokens[-1], *(token for _, token in expected[:-1])])
+        x, weight = draft.with_markov(rows, before)
+    theirs = np.stack([logits for logits, _ in expected])
+    assert np.abs((x @ weight.T).numpy() - theirs).max() < TOLERANCE * np.abs(theirs).max()
