@@ -13,7 +13,7 @@ import numpy as np
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.upstream.hparams import text_part
 from llama_eagle.convert.upstream.process import run_child
-from llama_eagle.convert.upstream.smaller import smaller
+from llama_eagle.convert.upstream.smaller import SLIDING, UNLIMITED, smaller, with_windows
 from llama_eagle.errors import ConversionError, EnvironmentFailure, InputError
 from llama_eagle.files import kept_json, write_json
 from llama_eagle.native.build import build_info
@@ -24,6 +24,11 @@ TYPICAL, LARGEST = 0.01, 0.05  # largest difference of a text's logits, relative
 MOST = 0.8  # rows, and in this share of them: experts of nearly equal weight may be chosen differently in the others
 SPARSE = 0.05  # instead of TYPICAL, where activations near a threshold are cut: llama.cpp reads GELU from a table
 
+KNOWN = {  # config.json's model_type -> what llama.cpp's graph computes otherwise
+    "exaone4": "In EXAONE 4, it applies sliding windows to models of 64 blocks alone",
+    "phimoe": "It computes RMS norms and routes by softmax, where this model has LayerNorm and SparseMixer",
+}
+
 
 def check_logits(checkpoint: Checkpoint) -> list[str]:
     """Compare logits of a random model of a small configuration with those of transformers; return warnings.
@@ -33,11 +38,11 @@ def check_logits(checkpoint: Checkpoint) -> list[str]:
     config = smaller(checkpoint.config)
     with contextlib.suppress(EnvironmentFailure, OSError, ValueError, KeyError):
         return _judged(json.loads(_kept(config).read_bytes())["found"], checkpoint)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        _copy_tokenizer(checkpoint.path, folder)
-        (folder / "config.json").write_text(json.dumps(config), "utf-8")
-        found = _compared(folder, checkpoint)
+    found, logits = _compared(config, checkpoint)
+    if "problem" in found and _windows(config):
+        others, unlimited = _compared(with_windows(config, UNLIMITED), checkpoint)
+        if not others and np.array_equal(logits, unlimited):
+            found = {"ignores_windows": True}
     with contextlib.suppress(EnvironmentFailure, OSError):  # a cache that cannot be written costs another comparison
         write_json(_kept(config), {"found": found})
     return _judged(found, checkpoint)
@@ -57,22 +62,32 @@ def _kept(config: dict[str, Any]) -> Path:
     return kept_json("compared", [], json.dumps(config, sort_keys=True), *versions)
 
 
-def _compared(folder: Path, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return {"problem": difference}, {"left_out": reason}, or {}."""
-    output = folder / "small.gguf"
-    request = {"folder": str(folder.absolute()), "output": str(output), "outtype": "f32", "name": "small", "pre": None}
-    found = run_child(
-        CHILD, {**request, "decoded": False, "mmproj": False, "no_mtp": False, "mtp_only": False}, checkpoint.source
-    )
-    if "left_out" in found:
-        return {"left_out": found["left_out"]}
-    expected, text = np.load(folder / "logits.npy"), text_part(checkpoint.config) or checkpoint.config
-    try:
-        logits = decode_logits(output, found["tokens"])
-    except InputError as error:
-        return {"problem": str(error)}
+def _windows(config: dict[str, Any]) -> list[int]:
+    """Return the lengths of sliding windows, in tokens."""
+    return [part[SLIDING] for part in (config, text_part(config)) if type(part.get(SLIDING)) is int]
+
+
+def _compared(config: dict[str, Any], checkpoint: Checkpoint) -> tuple[dict[str, Any], np.ndarray]:
+    """Return {"problem": difference}, {"left_out": reason}, or {}; and the engine's logits."""
+    nothing = np.zeros((0, 0), np.float32)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _copy_tokenizer(checkpoint.path, folder)
+        (folder / "config.json").write_text(json.dumps(config), "utf-8")
+        output = folder / "small.gguf"
+        request = {"folder": str(folder.absolute()), "output": str(output), "outtype": "f32", "name": "small"}
+        flags = {"pre": None, "decoded": False, "mmproj": False, "no_mtp": False, "mtp_only": False}
+        found = run_child(CHILD, {**request, **flags}, checkpoint.source)
+        if "left_out" in found:
+            return {"left_out": found["left_out"]}, nothing
+        expected, text = np.load(folder / "logits.npy"), text_part(checkpoint.config) or checkpoint.config
+        try:
+            logits = decode_logits(output, found["tokens"])
+        except InputError as error:
+            return {"problem": str(error)}, nothing
     typical = SPARSE if any(text.get("activation_sparsity_pattern") or ()) else TYPICAL
-    return {"problem": problem} if (problem := difference(logits, expected, typical)) else {}
+    problem = difference(logits, expected, typical)
+    return {"problem": problem} if problem else {}, logits
 
 
 def difference(logits: np.ndarray, expected: np.ndarray, typical: float = TYPICAL) -> str:
@@ -87,10 +102,18 @@ def difference(logits: np.ndarray, expected: np.ndarray, typical: float = TYPICA
 
 
 def _judged(found: dict[str, Any], checkpoint: Checkpoint) -> list[str]:
+    where = checkpoint.source
     if problem := found.get("problem"):
+        reason = KNOWN.get((text_part(checkpoint.config) or checkpoint.config).get("model_type"))
         raise ConversionError(
-            f"{checkpoint.source}: llama.cpp's converter does not read this configuration as transformers does: of a "
-            f"random model of it, {problem}. Nothing was written"
+            f"{where}: llama.cpp does not compute this configuration as transformers does: of a random model of it, "
+            f"{problem}{f'. {reason}' if reason else ''}. Nothing was written"
         )
+    if found.get("ignores_windows"):
+        n_tokens = min(_windows(checkpoint.config))
+        return [
+            f"{where}: llama.cpp ignores its sliding window, so texts of more than {n_tokens} tokens are read as "
+            "without one, unlike in transformers"
+        ]
     reason = found.get("left_out")
-    return [f"{checkpoint.source}: its logits were not compared with transformers': {reason}"] if reason else []
+    return [f"{where}: its logits were not compared with transformers': {reason}"] if reason else []

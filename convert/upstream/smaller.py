@@ -9,6 +9,8 @@ Config = dict[str, Any]
 
 VOCABULARY = 512
 WINDOW = 16  # tokens, fewer than the compared text has
+UNLIMITED = 1 << 20  # tokens of a window, more than any compared text has
+SLIDING = "sliding_window"
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth")
 _HEADS = ("num_attention_heads", "n_head")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -24,7 +26,7 @@ _SMALL = {  # key -> largest value
     "moe_shared_expert_intermediate_size": 128,
     "num_experts_per_tok": 4,
     "moe_k": 4,
-    "sliding_window": WINDOW,
+    SLIDING: WINDOW,
     **dict.fromkeys(_EXPERTS, 16),
 }
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -46,13 +48,29 @@ def smaller(config: Config) -> Config:
     for part in _ENCODERS:
         if isinstance(found.get(part), dict):
             found[part] = {**found[part], **{key: 1 for key in _LAYERS if key in found[part]}}
+    kept = {SLIDING: found[SLIDING]} if _sees_all(found) else {}
     found.update({key: _limited(found[key], limit) for key, limit in _SMALL.items() if key in found})
+    found.update(kept)
     found.update({key: value for key, value in _TOKENS.items() if found.get(key) is not None})
     if any(key in found for key in _EXPERTS):
         _cut_blocks(found)
     if not any(word in key for key in found for word in _TIED):
         _narrow(found)
     return found
+
+
+def with_windows(config: Config, n_tokens: int) -> Config:
+    """Return config.json with another length of its sliding windows."""
+    found = {**config, **({SLIDING: n_tokens} if type(config.get(SLIDING)) is int else {})}
+    if isinstance(found.get("text_config"), dict):
+        found["text_config"] = with_windows(found["text_config"], n_tokens)
+    return found
+
+
+def _sees_all(config: Config) -> bool:
+    """Return True for a window that is as long as the longest text, such as Phi-4-mini's."""
+    window, longest = config.get(SLIDING), config.get("max_position_embeddings")
+    return type(window) is int and type(longest) is int and window >= longest
 
 
 def _limited(value: Any, limit: int) -> Any:
