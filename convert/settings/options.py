@@ -41,6 +41,7 @@ class TargetOptions:
     check_tokenizer: TokenizerCheck | None = None  # compares the tokens before anything is written
     check_pieces: PiecesCheck | None = None  # the same for SentencePiece
     force_tokenizer: bool = False  # write a tokenizer whose tokens differ, with a warning
+    encoder: Path | None = None  # file of llama.cpp's converter, which must run with the text model
     quantize: QuantizeOptions | None = None  # use llama.cpp's quantizer; implied by types that are not written directly
 
     def __post_init__(self) -> None:

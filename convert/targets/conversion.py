@@ -15,7 +15,14 @@ from llama_eagle.convert.source.weights import Weights
 from llama_eagle.convert.table import Dims, Row, Section
 from llama_eagle.convert.targets.config import ModelConfig, full_attention
 from llama_eagle.convert.tokenizer import has_pieces
-from llama_eagle.convert.upstream.converter import class_names, known_classes, require_class, require_packages
+from llama_eagle.convert.upstream.converter import (
+    ENCODER,
+    class_names,
+    known_classes,
+    require_class,
+    require_packages,
+)
+from llama_eagle.convert.upstream.encoders import refuse_unlike
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.gguf.mtp import ARCHITECTURES as MTP
 from llama_eagle.gguf.validate.families import FAMILIES, MODEL, NEXTN
@@ -158,10 +165,14 @@ def find_conversion(config: dict[str, Any], where: str) -> Conversion | None:
     return CONVERSIONS.get(names[-1])
 
 
-def check_target(checkpoint: Checkpoint) -> None:
-    """Raise the errors that need no weights: an unknown class, and missing packages of llama.cpp's converter."""
-    if find_conversion(checkpoint.config, checkpoint.source) is None or has_pieces(checkpoint):
+def check_target(checkpoint: Checkpoint, *, encoder: bool = False) -> None:
+    """Raise the errors that need no weights: an unknown class or encoder, and packages of llama.cpp's converter."""
+    conversion = find_conversion(checkpoint.config, checkpoint.source)
+    if conversion is None or has_pieces(checkpoint):
         require_packages(checkpoint)
+    if conversion is None and encoder:
+        require_class(checkpoint.config, checkpoint.source, table=ENCODER)
+        refuse_unlike(checkpoint.config, checkpoint.source)
 
 
 def ways() -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.source.adapter_kinds import BY_PEFT
 from llama_eagle.convert.upstream.check import check_logits
 from llama_eagle.convert.upstream.converter import ENCODER, require_class, require_packages
+from llama_eagle.convert.upstream.encoders import check_encoder, refuse_unlike
 from llama_eagle.convert.upstream.process import run_child
 from llama_eagle.convert.upstream.stored import is_quantized
 from llama_eagle.convert.upstream.vocabulary import check_tokens
@@ -48,6 +49,8 @@ def convert_by_llama_cpp(checkpoint: Checkpoint, output: Path, options: TargetOp
         with _written(checkpoint, path, _outtype(checkpoint, kind), options, more) as temporary:
             found = check_tokens(temporary, checkpoint, options)
             _require_sound(temporary, checkpoint.source)
+            if options.encoder:
+                check_encoder(options.encoder, temporary, checkpoint)
             report = _report(temporary, path, _outtype(checkpoint, kind), start)
         report.warnings += [*warnings, *found, *unstated_settings(checkpoint)]
         return report
@@ -64,6 +67,7 @@ def convert_encoder(checkpoint: Checkpoint, output: Path, options: TargetOptions
     """Convert the encoder of images or sound. Types of the quantizer become f16."""
     _refuse_adapter(checkpoint)
     require_class(checkpoint.config, checkpoint.source, table=ENCODER)
+    refuse_unlike(checkpoint.config, checkpoint.source)
     require_packages(checkpoint)
     start = time.monotonic()
     outtype = _outtype(checkpoint, options.outtype)

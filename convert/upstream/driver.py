@@ -92,6 +92,8 @@ def prepare(request: dict[str, Any]) -> Any:
     folder, encoder = Path(request["folder"]), bool(request["mmproj"])
     config = read_config(folder)
     hparams.state_class(config, MMPROJ_MODEL_MAP if encoder else TEXT_MODEL_MAP, encoder=encoder)
+    if encoder and str(config.get("model_type")).startswith("qwen2"):
+        config.pop("rms_norm_eps", None)  # the text model's, in published files: the encoder's is 1e-6
     loaded = SimpleNamespace(to_dict=lambda: deepcopy(config))
     base.AutoConfig = SimpleNamespace(from_pretrained=lambda *_args, **_kwargs: loaded)
     text = base.TextModel

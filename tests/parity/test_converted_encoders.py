@@ -15,10 +15,12 @@ from fixtures.converter import imported_converter, run_fork
 from fixtures.encoders import ENCODERS, PATCH, SIDE, make_with_encoder
 from llama_eagle.convert.targets import TargetOptions, convert_target, convert_vision
 from llama_eagle.convert.upstream import check, convert
+from llama_eagle.errors import ConversionError
 from llama_eagle.native.calls import library
 
 pytestmark = [pytest.mark.slow, pytest.mark.native]
 
+SIDES = {"qwen25vl": 168}  # several windows of attention, some of them cut
 ROUNDED = 2e-3  # largest difference, relative to the largest value: llama.cpp reads GELU from a table
 
 
@@ -34,9 +36,11 @@ def test_rows_of_a_picture(family: str, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(module, "run_child", run_fork)
     model = make_with_encoder(family, tmp_path / "model")
     text, encoder = tmp_path / "text{ftype}.gguf", tmp_path / "encoder{ftype}.gguf"  # braces are no template
-    assert convert_target(tmp_path / "model", text, TargetOptions(outtype="f32")).way == "llama.cpp"
     assert convert_vision(tmp_path / "model", encoder, TargetOptions(outtype="f32")).arch == "clip"
-    pixels = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    options = TargetOptions(outtype="f32", encoder=encoder)
+    assert convert_target(tmp_path / "model", text, options).way == "llama.cpp"
+    side = SIDES.get(family, SIDE)
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
     expected = rows_of_transformers(family, model, pixels)
     found = rows_of_libmtmd(text, encoder, pixels)
     nearest = [np.abs(found - row).max(1).min() for row in expected]  # marks of lines are among the engine's rows
@@ -44,9 +48,25 @@ def test_rows_of_a_picture(family: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert max(nearest) < ROUNDED * np.abs(expected).max()
 
 
+def test_an_encoder_that_does_not_run_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (convert, check):
+        monkeypatch.setattr(module, "run_child", run_fork)
+    make_with_encoder("qwen25vl", tmp_path / "model")
+    others = tmp_path / "others"
+    make_with_encoder("gemma3", others)
+    encoder = tmp_path / "encoder.gguf"
+    convert_vision(others, encoder, TargetOptions(outtype="f32"))
+    damaged = encoder.read_bytes().replace(b"mm.input_projection.weight", b"mm.input_projection.weighs")
+    encoder.write_bytes(damaged)
+    with pytest.raises(ConversionError, match=r"wrote an encoder that cannot run: .*mm\.input_projection\.weight"):
+        convert_target(tmp_path / "model", tmp_path / "text.gguf", TargetOptions(outtype="f32", encoder=encoder))
+    assert not list(tmp_path.glob("*text*"))
+
+
 def rows_of_transformers(family: str, model: Any, pixels: np.ndarray) -> np.ndarray:
+    height = len(pixels)
     x = torch.from_numpy(pixels.astype(np.float32) / 255 * 2 - 1).permute(2, 0, 1)[None]
-    side = SIDE // PATCH
+    side = height // PATCH
     with torch.no_grad():
         if family.startswith("qwen"):  # patches of two equal frames, in groups of 2 x 2
             parts = x.repeat(2, 1, 1, 1).reshape(1, 2, 3, side // 2, 2, PATCH, side // 2, 2, PATCH)
@@ -55,7 +75,7 @@ def rows_of_transformers(family: str, model: Any, pixels: np.ndarray) -> np.ndar
         elif family in ("idefics3", "smolvlm"):
             found = model.model.get_image_features(x[None], None)
         elif family in ("pixtral", "mistral3"):
-            found = model.model.get_image_features(x, image_sizes=torch.tensor([[SIDE, SIDE]]))
+            found = model.model.get_image_features(x, image_sizes=torch.tensor([[height, height]]))
         else:
             found = model.model.get_image_features(x)
     found = getattr(found, "pooler_output", found)

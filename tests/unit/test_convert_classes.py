@@ -8,6 +8,7 @@ import pytest
 from llama_eagle.convert.targets.conversion import find_conversion
 from llama_eagle.convert.upstream import hparams
 from llama_eagle.convert.upstream.converter import ENCODER, require_class
+from llama_eagle.convert.upstream.encoders import refuse_unlike
 from llama_eagle.errors import ConfigError
 
 pytestmark = pytest.mark.native  # the classes are those of the built library's converter
@@ -97,3 +98,24 @@ def test_encoders_whose_tensors_are_left_out_are_refused() -> None:
     assert require_class(config, "folder") == "Qwen3ForCausalLM"
     with pytest.raises(ConfigError, match="no encoder that is supported"):
         require_class(config, "folder", table=ENCODER)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values"),
+    [
+        ("qwen2_5_vl", {"window_size": 56}),
+        ("qwen2_5_vl", {"window_size": 224}),
+        ("qwen2_5_vl", {"fullatt_block_indexes": [7]}),
+        ("qwen2_5_vl", {"fullatt_block_indexes": []}),
+        ("qwen2_5_vl", {"hidden_act": "gelu"}),
+        ("qwen2_vl", {"hidden_act": "gelu"}),
+        ("qwen2_vl", {"spatial_merge_size": 4}),
+    ],
+)
+def test_encoders_that_libmtmd_computes_otherwise_are_refused(model_type: str, values: Parts) -> None:
+    published = {"depth": 32, "patch_size": 14, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31]}
+    plain = published if model_type == "qwen2_5_vl" else {"depth": 32, "patch_size": 14, "hidden_act": "quick_gelu"}
+    refuse_unlike({"model_type": model_type, "vision_config": plain}, "it")
+    refuse_unlike({"model_type": "gemma3", "vision_config": values}, "it")
+    with pytest.raises(ConfigError, match=rf"^it: vision_config has {next(iter(values))} .* Leave --mmproj out\.$"):
+        refuse_unlike({"model_type": model_type, "vision_config": plain | values}, "it")

@@ -319,7 +319,7 @@ def _open(
         _require_target(source, target)
         _refuse(target_flags, "a draft")
     elif target is None:
-        check_target(small)
+        check_target(small, encoder=target_flags.mmproj is not None)
     return small if expand_home(source).is_dir() else opened()
 
 
@@ -375,7 +375,7 @@ def _convert_with_vision(source: Checkpoint, out: Path, mmproj: Path, options: T
     refuse_sources(mmproj, [source.path])
     with temporary_next_to(mmproj) as (middle,):
         vision = convert_vision(source, middle, options)
-        report = asdict(convert_target(source, out, options))
+        report = asdict(convert_target(source, out, replace(options, encoder=middle)))
         middle.replace(mmproj)
     report["warnings"] += vision.warnings
     report["mmproj"] = {"output": str(mmproj), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
