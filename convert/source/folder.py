@@ -24,7 +24,7 @@ from llama_eagle.convert.source.storage import (
     open_torch,
     read_json,
 )
-from llama_eagle.convert.source.unmerged import adapter_kind, inner_folders, training_kind
+from llama_eagle.convert.source.unmerged import ADAPTER_FILES, adapter_kind, inner_folders, training_kind
 from llama_eagle.errors import ConfigError, ConversionError
 from llama_eagle.file_kinds import FOLDER, is_not
 from llama_eagle.files import expand_home
@@ -157,10 +157,19 @@ def _download(repo: str, subfolder: str, revision: str | None, weights: bool) ->
     if not (path / subfolder / "config.json").exists():
         _refuse_without_config(repo, subfolder, path)
     if weights:
-        snapshot(repo, [*small, f"{prefix}*.safetensors"], revision)
-        if not any((path / subfolder).glob("*.safetensors")):
-            snapshot(repo, [*small, f"{prefix}*.bin"], revision)
+        _download_weights(repo, path / subfolder, prefix, revision)
     return path
+
+
+def _download_weights(repo: str, folder: Path, prefix: str, revision: str | None) -> None:
+    """Download the weights that `_open_weights` reads: some repositories have them in a second form, too."""
+    extra = ADAPTER_FILES if adapter_kind(folder) else ()  # refused next to a model's weights
+    for stem, suffix in (("model", ".safetensors"), ("", ".safetensors"), ("pytorch_model", ".bin"), ("", ".bin")):
+        index = folder / f"{stem}{suffix}.index.json"
+        names = sorted(set(_weight_map(index).values())) if index.exists() else [f"{stem}*{suffix}"]
+        snapshot(repo, [prefix + name for name in (*names, *extra)], revision)
+        if any(folder.glob(f"{stem}*{suffix}")):
+            return
 
 
 def _refuse_without_config(repo: str, subfolder: str, path: Path) -> None:
@@ -181,7 +190,7 @@ def _open_weights(folder: Path) -> dict[str, StoredTensor]:
     for stem, suffix, opener in (("model", ".safetensors", open_safetensors), ("pytorch_model", ".bin", open_torch)):
         single, index = folder / (stem + suffix), folder / f"{stem}{suffix}.index.json"
         if index.exists() and (not single.exists() or _names_more(index, single.name)):
-            return _open_index(index, suffix, opener)
+            return _open_index(index, opener)
         if single.exists():
             return opener(single)
         others = ("adapter_", "training_", "shard-")
@@ -203,7 +212,9 @@ def _names_more(index: Path, name: str) -> bool:
     return isinstance(files, dict) and name in files.values() and any(file != name for file in files.values())
 
 
-def _open_index(index: Path, suffix: str, opener: Opener) -> dict[str, StoredTensor]:
+def _weight_map(index: Path) -> dict[str, str]:
+    """Return the file of each tensor by an index of shards."""
+    suffix = Path(index.name.removesuffix(".index.json")).suffix
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ConversionError(f"{index}: no weight_map")
@@ -212,6 +223,11 @@ def _open_index(index: Path, suffix: str, opener: Opener) -> dict[str, StoredTen
         plain = isinstance(name, str) and name == Path(name).name and not set(name) & {"\\", "\0"}
         if not plain or not name.endswith(suffix):
             raise ConversionError(f"{index}: names {str(name)[:200]!r}; only plain {suffix} file names are accepted")
+    return weight_map
+
+
+def _open_index(index: Path, opener: Opener) -> dict[str, StoredTensor]:
+    weight_map = _weight_map(index)
     files = [index.parent / name for name in sorted(set(weight_map.values()))]
     opened = {file: opener(file) for file in files}
     for tensor, name in weight_map.items():

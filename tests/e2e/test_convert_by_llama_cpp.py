@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,11 @@ import numpy as np
 import pytest
 from fixtures.command import llama_eagle
 from fixtures.families import edit, make
+from fixtures.hub import serve_hub
 from llama_eagle.convert.upstream import driver
+from llama_eagle.sessions.models import Model
+from llama_eagle.sessions.options import LoadOptions
+from llama_eagle.sessions.text import Tokenizer
 from safetensors.numpy import load_file
 
 CODE = """
@@ -37,19 +40,62 @@ def with_code(folder: Path) -> Path:
     return ran
 
 
-def test_a_family_without_a_table_is_converted_and_code_in_its_folder_never_runs(tmp_path: Path) -> None:
-    folder = make("nemotronh", tmp_path / "model")
+def test_a_repository_without_a_table_is_converted_and_its_code_never_runs(tmp_path: Path) -> None:
+    folder = make("nemotronh", tmp_path / "hub/me/model")
     ran = with_code(folder)
-    out = tmp_path / "out.gguf"
-    done = llama_eagle("convert", folder, "-o", out, "--json")
+    (folder / "consolidated.safetensors").write_bytes(b"the same weights under other names")
+    out, cache = tmp_path / "out.gguf", tmp_path / "cache"
+    with serve_hub(tmp_path / "hub") as endpoint:
+        done = llama_eagle("convert", "me/model", "-o", out, "--json", HF_ENDPOINT=endpoint, HF_HOME=str(cache))
     assert done.code == 0, done.stderr
+    assert [path.name for path in cache.rglob("*.safetensors")] == ["model.safetensors"]
     assert (done.json["way"], done.json["arch"], done.json["outtype"]) == ("llama.cpp", "nemotron_h", "f32")
     assert not ran.exists()
     found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(out).tensors}
     stored = load_file(folder / "model.safetensors")
     for ours, theirs in (("token_embd", "embeddings"), ("blk.5.ffn_down", "layers.5.mixer.down_proj")):
         assert np.array_equal(found[f"{ours}.weight"], stored[f"backbone.{theirs}.weight"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out.gguf"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "hub", "out.gguf"]
+
+
+@pytest.mark.slow
+def test_types_of_the_quantizer_use_an_importance_matrix(tmp_path: Path) -> None:
+    folder = make("granite", tmp_path / "model", hidden_size=256, intermediate_size=256)
+    plain, imatrix, out = (tmp_path / name for name in ("plain.gguf", "imatrix.gguf", "out.gguf"))
+    (tmp_path / "text").write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    assert llama_eagle("convert", folder, "-o", plain).code == 0
+    collected = llama_eagle("imatrix", "-m", plain, "-f", tmp_path / "text", "-o", imatrix, "-c", 32)
+    assert collected.code == 0, collected.stderr
+    done = llama_eagle("convert", folder, "-o", out, "--outtype", "iq2_xxs", "--imatrix", imatrix, "--json")
+    assert done.code == 0, done.stderr
+    assert (done.json["way"], done.json["outtype"], done.json["n_bytes"]) == (
+        "llama.cpp",
+        "iq2_xxs",
+        out.stat().st_size,
+    )
+    again = llama_eagle("quantize", plain, tmp_path / "again.gguf", "iq2_xxs", "--imatrix", imatrix)
+    assert again.code == 0, again.stderr
+    found, expected = (
+        {tensor.name: (tensor.tensor_type, tensor.data.tobytes()) for tensor in gguf.GGUFReader(file).tensors}
+        for file in (out, tmp_path / "again.gguf")
+    )
+    assert found == expected
+    assert gguf.GGMLQuantizationType.IQ2_XXS in {kind for kind, _ in found.values()}
+
+
+@pytest.mark.slow
+def test_tekken_json_alone(tmp_path: Path) -> None:
+    """Mistral's tokenizer file without one of transformers."""
+    common = pytest.importorskip("mistral_common.tokens.tokenizers.tekken")
+    folder = make("ministral3", tmp_path / "model", tokenizer="tekken")
+    done = llama_eagle("convert", folder, "-o", tmp_path / "out.gguf", "--json")
+    assert done.code == 0, done.stderr
+    assert done.json["way"] == "llama.cpp" and "to compare its tokens with" in done.json["warnings"][0]
+    reference = common.Tekkenizer.from_file(folder / "tekken.json")
+    texts = ["The quick brown fox", "def f(x: int) -> str:\n    return x\n", "Gurkensalat 12345, isn't it?"]
+    with Model(tmp_path / "out.gguf", LoadOptions(vocab_only=True)) as model:
+        found = [Tokenizer(model).encode(text) for text in texts]
+    assert found == [reference.encode(text, True, False) for text in texts]
 
 
 def test_a_class_that_neither_way_has_is_named(tmp_path: Path) -> None:
@@ -69,20 +115,22 @@ def test_options_of_tables_are_refused(option: list[str], tmp_path: Path) -> Non
     assert f"{option[0]} does not apply to" in done.stderr
 
 
-def test_a_missing_package_is_named_before_any_work(tmp_path: Path) -> None:
-    shutil.copytree(make("granite", tmp_path / "model"), tmp_path / "pieces")
-    (tmp_path / "pieces/tokenizer.json").rename(tmp_path / "pieces/tokenizer.model")
+@pytest.mark.parametrize(("file", "package"), [("tokenizer.model", "sentencepiece"), ("tekken.json", "mistral_common")])
+def test_a_missing_package_is_named_before_any_work(file: str, package: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps({"architectures": ["MistralForCausalLM"]}))
+    (tmp_path / "model" / file).touch()
     (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden/sitecustomize.py").write_text("import sys; sys.modules['sentencepiece'] = None")
+    (tmp_path / "hidden/sitecustomize.py").write_text(f"import sys; sys.modules[{package!r}] = None")
     done = llama_eagle(
         "convert",
-        tmp_path / "pieces",
+        tmp_path / "model",
         "-o",
         tmp_path / "out.gguf",
         PYTHONPATH=os.pathsep.join([str(tmp_path / "hidden"), *sys.path]),
     )
     assert (done.code, done.stdout) == (4, "")
-    assert "pip install sentencepiece" in done.stderr and "Traceback" not in done.stderr
+    assert f"pip install {package.replace('_', '-')}" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "out.gguf").exists()
 
 

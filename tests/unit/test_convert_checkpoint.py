@@ -268,11 +268,17 @@ def test_a_download_is_refused_before_the_weights(
     found = open_checkpoint(f"org/model{subfolder}")
     assert (found.path, found.revision) == (Path(f"{snapshot}{subfolder}"), snapshot.name)
     prefix = "draft/" if subfolder else ""
-    assert [patterns[-1] for patterns in asked[1:]] == [f"{prefix}*.safetensors", f"{prefix}*.bin"]
+    names = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin", "*.bin")
+    assert [patterns[-1] for patterns in asked[1:]] == [prefix + name for name in names]
     (found.path / "model.safetensors").touch()
     asked.clear()
     open_checkpoint(f"org/model{subfolder}")
-    assert [patterns[-1] for patterns in asked[1:]] == [f"{prefix}*.safetensors"]
+    assert asked[1:] == [[f"{prefix}model*.safetensors"]]
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-1.safetensors", "c": "head.safetensors"}}
+    (found.path / "model.safetensors.index.json").write_text(json.dumps(index))
+    asked.clear()
+    open_checkpoint(f"org/model{subfolder}")
+    assert asked[1:] == [[f"{prefix}head.safetensors", f"{prefix}model-1.safetensors"]]
     asked.clear()
     open_checkpoint(f"org/model{subfolder}", weights=False)
     assert len(asked) == 1
