@@ -204,7 +204,7 @@ def _cpu_library() -> str:
 
 def _cpu_features() -> list[str]:
     """Return the enabled features from llama.cpp's line "… | CPU : AVX2 = 1 | FMA = 1 | …"."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     text = llama_cpp.llama_print_system_info().decode()
     return re.findall(r"(\w+) = 1", text.partition("CPU :")[2])

@@ -13,6 +13,7 @@ from fixtures.tiny_gguf import write_draft, write_target
 UNNEEDED = (
     "torch", "transformers", "safetensors", "huggingface_hub", "gguf", "yaml", "urllib.request", "http.client", "PIL",
     "rich", "prompt_toolkit", "matplotlib", "numpy.testing", "numpy.random", "numpy.f2py", "asyncio", "unittest",
+    "pydantic", "jinja2", "diskcache", "sqlite3", "importlib.metadata", "llama_cpp.llama",
     "llama_eagle.drop_in", "llama_eagle.serving", "llama_eagle.bench", "llama_eagle.train", "llama_eagle.convert",
 )  # fmt: skip
 
@@ -35,11 +36,32 @@ def imported(*arguments: object) -> tuple[str, list[str]]:
 @pytest.mark.native
 def test_generate(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target.gguf")
-    assert imported("generate", "-m", target, "--raw", "-p", "abc", "-n", 2) == ("0", [])
+    assert imported("generate", "-m", target, "--raw", "-p", "abc", "-n", 2, "-t", 1, "--temp", 0.5) == ("0", [])
+
+
+WHOLE_PACKAGE = """
+import sys
+from llama_eagle.native import llama_cpp as functions
+assert "llama_cpp" not in sys.modules
+{first}
+import llama_cpp
+assert functions is llama_cpp.llama_cpp is sys.modules["llama_cpp.llama_cpp"]
+assert llama_cpp.Llama is sys.modules["llama_cpp.llama"].Llama and llama_cpp.__version__
+assert llama_cpp.llama_model_params is functions.llama_model_params
+"""
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    "first", ["", "import llama_cpp.llama", "import llama_cpp.llama_cpp", "from llama_cpp import *"]
+)
+def test_llama_cpp_can_be_imported_after_its_functions(first: str) -> None:
+    subprocess.run([PYTHON, "-c", WHOLE_PACKAGE.format(first=first)], check=True, timeout=120)
 
 
 def test_a_usage_error_loads_no_library() -> None:
-    assert imported("generate", "--threads", "x") == ("2", [])
+    code, names = imported("generate", "--threads", "x")
+    assert code == "2" and {*names} <= {"pydantic", "importlib.metadata"}, "typer reports the error with pydantic"
 
 
 HEADERS = """

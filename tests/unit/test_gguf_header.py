@@ -154,3 +154,9 @@ def test_a_file_is_parsed_again_after_a_change_only(
     os.utime(path, ns=(0, 0))
     read_header(path)
     assert parsed.call_count == 4
+
+
+def test_types_are_those_of_the_gguf_package() -> None:
+    theirs = {int(kind): (kind.name, *sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
+    assert theirs.items() <= headers.QUANT_TYPES.items()
+    assert set(headers.QUANT_TYPES) - set(theirs) <= {42}, "Q2_0 is newer than the package"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,10 @@ from fuzz import tokenizer_keys
 from fuzz.gguf_file import File, Tensor, mutated, read
 from fuzz.tokenizer_keys import ARRAY, BOOL, BYTE, KINDS, STRING, U32, array, drop, get, put, strings, text
 from llama_eagle.errors import EagleError, InputError
+from llama_eagle.gguf import header as headers
 from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.pairing import require_models
+from llama_eagle.gguf.validate import tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +34,29 @@ def changed(path: Path, change: Callable[[File], None], out: Path) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_sound_ones(kind: str, kinds: dict[str, Path]) -> None:
     require_models(kinds[kind])
+
+
+def test_a_sound_tokenizer_is_checked_once(
+    kinds: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the file changes. A file that was written less than SETTLED_S ago is checked each time."""
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(tmp_path / "cache"))
+    checked: list[Path] = []
+    check = tokenizer._check_arrays
+    monkeypatch.setattr(
+        tokenizer, "_check_arrays", lambda header, tokens: checked.append(header.path) or check(header, tokens)
+    )
+    path = shutil.copy(next(iter(kinds.values())), tmp_path / "model.gguf")
+    for settled, n_checks in ((3600, 2), (-1, 1)):
+        monkeypatch.setattr(headers, "SETTLED_S", settled)
+        checked.clear()
+        require_models(path), require_models(path)
+        assert len(checked) == n_checks
+    twice = changed(path, with_token(1, read_tokens(read(path))[0]), tmp_path / "twice.gguf")
+    twice.replace(path)
+    for _ in range(2):
+        with pytest.raises(InputError, match="contains a token twice"):
+            require_models(path)
 
 
 def token_id(name: str, value: int) -> Callable[[File], None]:

@@ -6,11 +6,12 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -127,10 +128,21 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 METAVARS = {str: "TEXT", Path: "PATH", int: "N", float: "X"}  # for options that name none
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+PLAIN_NUMBERS = {int: re.compile(r"-?[0-9]{1,18}"), float: re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,9})?")}
 ABOUT = "Run GGUF models faster with speculative decoding (EAGLE-3, MTP, prompt look-up), on llama.cpp."
 
 
-class Command(typer.core.TyperCommand):
+class _WithPlainValues(typer.core.TyperCommand if TYPE_CHECKING else object):  # type: ignore[misc]
+    """A command whose plain values need no conversion."""
+
+    def get_params(self, ctx: Any) -> Any:
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            _accept_plain_values(parameter)
+        return parameters
+
+
+class Command(_WithPlainValues, typer.core.TyperCommand):
     """A command whose help lists options by panel: first those without one, then "Advanced"."""
 
     def make_parser(self, ctx: Any) -> Any:
@@ -160,7 +172,7 @@ class Command(typer.core.TyperCommand):
                     formatter.write_dl(records)
 
 
-class Group(typer.core.TyperGroup):
+class Group(_WithPlainValues, typer.core.TyperGroup):
     """The root, whose help lists the commands without importing them."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -224,6 +236,40 @@ def _with_metavars(function: Callable[..., None]) -> Callable[..., None]:
             option.metavar = option.metavar or METAVARS.get(kinds[0])
     function.__annotations__ = hints
     return function
+
+
+def _accept_plain_values(parameter: Any) -> None:
+    """Accept absent and plain values of a parameter without typer's conversion, which imports pydantic.
+
+    That takes as long as all other imports of a command. Typer converts, or refuses, every other value.
+    """
+    typed = getattr(parameter, "type_descriptor", None)  # of the typer versions that use pydantic
+    if typed is None or "process_value" in vars(parameter):
+        return
+    kind, info, convert = typed.annotation, typed.parameter_info, parameter.process_value
+
+    def process_value(ctx: Any, value: Any) -> Any:
+        if value is None and kind is bool and parameter.callback is not None:
+            return parameter.callback(ctx, parameter, None)
+        if parameter.callback is not None:
+            return convert(ctx, value)
+        if value is None and not parameter.required:
+            return () if parameter.multiple or parameter.nargs == -1 else None
+        if info.parser is not None:
+            with suppress(Exception):  # typer calls it again, and reports the error
+                return info.parser(value)
+        if kind is Path and isinstance(value, str):
+            return Path(value)
+        if kind in PLAIN_NUMBERS and isinstance(value, str) and PLAIN_NUMBERS[kind].fullmatch(value):
+            value = kind(value)
+        is_plain = type(value) is kind and kind in (bool, str, int, float)
+        return value if is_plain and _is_inside(info, value) else convert(ctx, value)
+
+    parameter.process_value = process_value
+
+
+def _is_inside(info: Any, value: Any) -> bool:
+    return (info.min is None or value >= info.min) and (info.max is None or value <= info.max)
 
 
 def _version(wanted: bool) -> None:

@@ -67,7 +67,7 @@ class Chain:
     """A llama_sampler chain that ends with `dist`, and access to the distribution it samples from."""
 
     def __init__(self, sampler: Any, ids: NDArray[np.int32]) -> None:
-        import llama_cpp
+        from llama_eagle.native import llama_cpp
 
         self._api: Any = llama_cpp
         self._sampler = sampler  # llama_sampler pointer

@@ -21,7 +21,7 @@ class Sampler(Closing):
         vocab: llama_vocab pointer, required for a grammar. Raises `UsageError` for an invalid grammar.
         """
         library()
-        import llama_cpp
+        from llama_eagle.native import llama_cpp
 
         self._api: Any = llama_cpp
         self.n_vocab = n_vocab

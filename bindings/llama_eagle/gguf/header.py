@@ -13,13 +13,10 @@ import math
 import mmap
 import re
 import struct
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,7 +31,19 @@ VALUE_TYPE_NAMES = {
     10: "u64", 11: "i64", 12: "f64",
 }  # fmt: skip
 STRING, ARRAY = 8, 9
-Q2_0 = 42  # missing in gguf's table
+# ggml type id: name, elements and bytes of a block. gguf.constants has the same, and takes 80 ms to import.
+QUANT_TYPES = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
+}  # fmt: skip
+QUANT_NAMES = {type_id: name for type_id, (name, _, _) in QUANT_TYPES.items()}
+QUANT_SIZES = {type_id: (block, n_bytes) for type_id, (_, block, n_bytes) in QUANT_TYPES.items()}
 MAX_DIMS = 4
 SETTLED_S = 2.0  # age of a file from which on another change shows in its times
 MAX_NAME = 64  # bytes of a tensor name, GGML_MAX_NAME
@@ -92,6 +101,7 @@ class Header:
     data_offset: int
     file_size: int
     key_types: dict[str, int] = field(repr=False)
+    times: tuple[int, int] | None = None  # of change, in ns, if the file's next change shows in them
 
     @property
     def architecture(self) -> str:
@@ -190,9 +200,9 @@ def _read(path: Path) -> Header:
 
 
 @lru_cache(maxsize=16)
-def _read_settled(path: Path, _inode: int, _size: int, _times: tuple[int, int]) -> Header:
+def _read_settled(path: Path, _inode: int, _size: int, times: tuple[int, int]) -> Header:
     """Read a file whose next change will change its time: a command reads the same header several times."""
-    return _read(path)
+    return replace(_read(path), times=times)
 
 
 def _how_to_get(path: Path) -> str:
@@ -277,32 +287,13 @@ def check_extents(header: Header) -> None:
             )
 
 
-@cache
 def quant_sizes() -> dict[int, tuple[int, int]]:
     """Return the map from ggml type id to (elements per block, bytes per block)."""
-    return {int(key): value for key, value in _constants().GGML_QUANT_SIZES.items()} | {Q2_0: (64, 18)}
+    return QUANT_SIZES
 
 
 def quant_type_name(type_id: int) -> str:
-    if type_id == Q2_0:
-        return "Q2_0"
-    try:
-        return str(_constants().GGMLQuantizationType(type_id).name)
-    except ValueError:
-        return f"type-{type_id}"
-
-
-@cache
-def _constants() -> Any:
-    """Return the module gguf.constants without importing its package, which imports YAML and writers."""
-    package = None if "gguf" in sys.modules else find_spec("gguf")
-    folder = package and package.submodule_search_locations
-    spec = spec_from_file_location("llama_eagle_gguf_constants", Path(folder[0]) / "constants.py") if folder else None
-    if spec is None or spec.loader is None or not Path(str(spec.origin)).is_file():
-        return import_module("gguf.constants")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return QUANT_NAMES.get(type_id, f"type-{type_id}")
 
 
 class _Reader:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from llama_eagle.errors import EnvironmentFailure
@@ -102,24 +104,29 @@ def check_versions() -> None:
 
     ctypes does not check struct layouts: a mismatch would corrupt memory instead of failing.
     """
-    from importlib import metadata  # slow to import, and every command imports this module
-
     info = build_info()
     if info.abi_version != ABI_VERSION:
         raise EnvironmentFailure(
             f"{library_folder()}: ABI version {info.abi_version}, these bindings need {ABI_VERSION}. {REBUILD}"
         )
-    try:
-        installed = metadata.version("llama-cpp-python")
-    except metadata.PackageNotFoundError:
+    if (installed := _llama_cpp_python()) is None:
         raise EnvironmentFailure(
             f"llama-cpp-python is not installed. Install it: pip install llama-cpp-python=={info.llama_cpp_python}"
-        ) from None
+        )
     if installed != info.llama_cpp_python:
         raise EnvironmentFailure(
             f"llama-cpp-python {installed} is installed, but {library_folder()} was built for "
             f"{info.llama_cpp_python}. Install it: pip install llama-cpp-python=={info.llama_cpp_python}"
         )
+
+
+def _llama_cpp_python() -> str | None:
+    """Return the version that llama_cpp states, without its import; None if it is not installed."""
+    spec = find_spec("llama_cpp")
+    if spec is None or spec.origin is None:
+        return None
+    found = re.search(r'^__version__ = "(.*)"', Path(spec.origin).read_text("utf-8"), re.MULTILINE)
+    return found[1] if found else "without a version"
 
 
 def _candidates() -> Iterator[Path]:

@@ -304,7 +304,7 @@ def _llama_cpp() -> Any:
     """Import llama_cpp.llama_cpp with our library, and return it."""
     build.redirect_llama_cpp()
     try:
-        import llama_cpp.llama_cpp as module
+        from llama_eagle.native import llama_cpp as module
     except (ImportError, RuntimeError, OSError) as error:
         raise EnvironmentFailure(
             f"llama-cpp-python could not load {library_folder()}: {error}. {build.REBUILD}"

@@ -40,7 +40,7 @@ def decode_logits(path: Path, tokens: Sequence[int]) -> np.ndarray:
 def _decode(path: str, out: str, tokens: list[int]) -> str:
     """Write the logits of a decode; return why it failed, or ""."""
     library()
-    import llama_cpp as api
+    from llama_eagle.native import llama_cpp as api
 
     model_params = api.llama_model_default_params()
     model_params.n_gpu_layers, model_params.use_extra_bufts = 0, False

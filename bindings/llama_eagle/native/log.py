@@ -24,14 +24,14 @@ class _State:
 
 def install() -> None:
     """Route llama.cpp's log here. llama-cpp-python installs its own callback on import; this one replaces it."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     llama_cpp.llama_log_set(callback(), ctypes.c_void_p(0))
 
 
 def callback() -> Any:
     """Return the C function that receives the log lines of llama.cpp and libmtmd."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     if _State.callback is None:
         _State.callback = llama_cpp.llama_log_callback(_on_log)

@@ -58,7 +58,7 @@ def _tried(path: Path, *options: str) -> str | None:
 def _problem(path: str, *options: str) -> str:
     """Load the model without weights, and make a context, which reserves the graphs of a prompt and of a token."""
     library()
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     model_params = llama_cpp.llama_model_default_params()
     model_params.no_alloc, model_params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE

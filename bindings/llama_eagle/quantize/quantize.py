@@ -28,7 +28,7 @@ from llama_eagle.quantize.imatrix import read_imatrix
 from llama_eagle.quantize.reach import about_experts, listed, require_matrix
 from llama_eagle.quantize.written import about_excess, types_of
 
-_BUFFER = 256 << 20  # bytes of rows in memory at once
+_BUFFER = 64 << 20  # bytes of rows in memory at once: the work between two writes, less than a second
 # Beginning and end of the log's line about a tensor: number, number of tensors, name; its new type if it changes.
 _TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]\s(.+?)\s+- \[")
 _TYPE = re.compile(r"size = .* -> .*\((\w+)\)")
@@ -96,7 +96,7 @@ class QuantizeReport:
 
 def _api() -> Any:
     library()
-    from llama_cpp import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     return llama_cpp
 
@@ -197,6 +197,7 @@ class _Parameters:
         _require_matrix(shards[0].path, [name for name in lacking if not (entries and name.startswith("blk."))])
         self.without_matrix = tuple(lacking)
         self._set_types(types | dict.fromkeys(lacking, _WITHOUT_MATRIX))
+        self.n_bytes = _n_bytes(shards, planned | dict.fromkeys(lacking, _WITHOUT_MATRIX))  # of the output, about
 
     def _set_types(self, chosen: Mapping[str, str]) -> None:
         """Set the types of tensors, by name. llama.cpp takes patterns, in C++'s syntax."""
@@ -306,20 +307,26 @@ def _run(source: Path, target: Path, parameters: _Parameters, progress: Callable
     """
     result: list[int] = []
 
-    def on_line(line: str) -> None:
-        if progress is not None and (tensor := _TENSOR.match(line)):
-            progress((int(tensor[1]) - 1) / int(tensor[2]))
-
     def work() -> None:
         call = _api().llama_model_quantize
         result.append(call(os.fsencode(source), os.fsencode(target), ctypes.byref(parameters.struct)))
 
     thread = threading.Thread(target=work, name="quantize", daemon=True)
-    with log.passed_to(on_line):
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.2)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+        if progress is not None and target.is_file():
+            progress(min(target.stat().st_size / parameters.n_bytes, 1.0))
     return result[0] if result else -1
+
+
+def _n_bytes(shards: list[Header], types: Mapping[str, str]) -> int:
+    """Return the size of a file with the tensors in bytes, those of `types` in their new type."""
+    total = shards[0].data_offset
+    for tensor in (tensor for shard in shards for tensor in shard.tensors.values()):
+        block, n_bytes = quant_sizes()[_tensor_type(types.get(tensor.name, tensor.type_name))]
+        total += tensor.n_elements // block * n_bytes
+    return total
 
 
 def _failure(source: Path, output: Path, status: int) -> Exception:

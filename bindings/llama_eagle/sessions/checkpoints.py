@@ -63,7 +63,7 @@ class CheckpointStore:
 
 def capture(ctx: Any, n_past: int) -> Checkpoint | None:
     """Return the current recurrent state of sequence 0; None if llama.cpp has none."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     flags = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
     size = int(llama_cpp.llama_state_seq_get_size_ext(ctx, 0, flags))
@@ -74,7 +74,7 @@ def capture(ctx: Any, n_past: int) -> Checkpoint | None:
 
 def restore(ctx: Any, checkpoint: Checkpoint) -> bool:
     """Restore the recurrent state. The caller must then trim the session to `checkpoint.n_past`."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     flags = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
     size = len(checkpoint.data)

@@ -48,7 +48,7 @@ def require_servers(options: LoadOptions, target: Source, draft: Header | None =
 
 def set_devices(params: Any, options: LoadOptions) -> None:
     """Set devices and split ratio in a `llama_model_params`, which also keeps the arrays alive."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     if options.tensor_split:
         n = int(llama_cpp.llama_max_devices())
@@ -78,7 +78,7 @@ def _devices_for(options: LoadOptions) -> list[int]:
 
 def _head_devices(model: Any) -> tuple[int, ...]:
     """Return the device of the output layer; () if that is the CPU."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     found = library().eagle_layer_device(model, llama_cpp.llama_model_n_layer(model))
     return () if not found or _functions().ggml_backend_dev_type(found) == 0 else (found,)
@@ -97,7 +97,7 @@ def last_device(load: LoadOptions) -> str:
 
 def placement(model: Any) -> list[dict[str, Any]]:
     """Return the placement in layer order: `device`, `server` if remote, `layers` [first, last], and `head`."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     n_layers = llama_cpp.llama_model_n_layer(model)
     handles = [library().eagle_layer_device(model, layer) for layer in range(n_layers + 1)]

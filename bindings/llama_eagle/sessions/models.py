@@ -72,7 +72,7 @@ class Model(Closing):
 
     def _load(self, options: LoadOptions) -> None:
         library()
-        import llama_cpp
+        from llama_eagle.native import llama_cpp
 
         self._api: Any = llama_cpp
         params = llama_cpp.llama_model_default_params()
@@ -117,7 +117,7 @@ class Context(Closing):
     """
 
     def __init__(self, model: Model, options: ContextOptions, draft: DraftContext | None = None) -> None:
-        import llama_cpp
+        from llama_eagle.native import llama_cpp
 
         self._api: Any = llama_cpp
         self.model = model
@@ -201,7 +201,7 @@ class ModelPair(Closing):
 
 def load_adapter(model: Any, path: Path) -> Any:
     """Load a LoRA adapter, which was checked, and return llama.cpp's pointer. Raises `InputError`."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     log.clear()
     adapter = llama_cpp.llama_adapter_lora_init(model, os.fsencode(path))
@@ -212,7 +212,7 @@ def load_adapter(model: Any, path: Path) -> Any:
 
 def set_adapter(ctx: Any, adapter: Any, lora: Lora) -> None:
     """Apply a loaded adapter to a context, from its next token on. Raises `InputError`."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     log.clear()
     adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter)
@@ -222,7 +222,7 @@ def set_adapter(ctx: Any, adapter: Any, lora: Lora) -> None:
 
 def check_rollback(ctx: Any, recurrent: bool, n_rs_seq: int) -> None:
     """Check the rollback depth: llama.cpp silently provides less than requested, which would break every round."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     found = int(llama_cpp.llama_n_rs_seq(ctx))
     if recurrent and found < n_rs_seq:

@@ -10,10 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.gguf.rotation import longer_text
@@ -21,7 +18,12 @@ from llama_eagle.native import callbacks, calls
 from llama_eagle.native.calls import check, library
 from llama_eagle.native.closing import Closing
 from llama_eagle.sessions.options import SessionOptions
-from llama_eagle.vision.rows import EmbeddedRows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llama_eagle.vision.rows import EmbeddedRows
 
 BLOCK_KINDS = ("DFlash", "DFlash2", "DSpark", "P-EAGLE")  # draft models that propose all tokens of a round in one pass
 
@@ -144,7 +146,7 @@ class EagleSession(Closing):
     @property
     def vocab(self) -> Any:
         """The target's llama_vocab pointer."""
-        import llama_cpp
+        from llama_eagle.native import llama_cpp
 
         return llama_cpp.llama_model_get_vocab(llama_cpp.llama_get_model(self.ctx))
 
@@ -175,7 +177,7 @@ class EagleSession(Closing):
 
     def bytes_read(self, n_rows: int) -> float:
         """Return the bytes of the target's weights that a decode of `n_rows` rows reads; expected value for experts."""
-        import llama_cpp
+        from llama_eagle.native import llama_cpp
 
         return float(self._lib.eagle_bytes_read(llama_cpp.llama_get_model(self.ctx), n_rows))
 
@@ -192,12 +194,16 @@ class EagleSession(Closing):
     @property
     def draft_ids(self) -> NDArray[np.int32]:
         """The target's ids [n] of the tokens in the draft's vocabulary, which may change with the text."""
+        import numpy as np
+
         ids = np.empty(self._lib.eagle_n_vocab_draft(self._handle), np.int32)
         check(self._lib.eagle_draft_ids(self._handle, ids.ctypes.data_as(calls.TOKENS)), "eagle_draft_ids")
         return ids
 
     def draft_logits(self, step: int) -> NDArray[np.float32]:
         """Return the draft's logits at `step` of the last `draft`, over its own vocabulary: [len(draft_ids)]."""
+        import numpy as np
+
         logits = np.empty(self._lib.eagle_n_vocab_draft(self._handle), np.float32)
         pointer = logits.ctypes.data_as(calls.FLOATS)
         check(self._lib.eagle_draft_step(self._handle, step, pointer, None), "eagle_draft_step")
@@ -326,7 +332,7 @@ def _params(context: ContextLike, draft: DraftLike | None, options: SessionOptio
 
 def _is_recurrent(ctx: Any) -> bool:
     """Return true if the target keeps a recurrent state, whose batches are computed in pieces of n_ubatch."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     model = llama_cpp.llama_get_model(ctx)
     return bool(llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
@@ -334,7 +340,7 @@ def _is_recurrent(ctx: Any) -> bool:
 
 def piece_of(context: ContextLike) -> int:
     """Return n_ubatch if n_batch is a multiple of it, n_batch otherwise."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     n_ubatch = int(llama_cpp.llama_n_ubatch(context.handle))
     return n_ubatch if context.n_batch % n_ubatch == 0 else context.n_batch

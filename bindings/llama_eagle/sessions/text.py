@@ -6,14 +6,15 @@ import codecs
 import ctypes
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_eagle.errors import InputError, NativeError, UsageError
 from llama_eagle.sessions.chats.messages import render_chat
 from llama_eagle.sessions.models import Model
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 PIECE_BYTES = 256  # most tokens have a few bytes; llama.cpp returns the size of longer ones
 
@@ -21,7 +22,7 @@ PIECE_BYTES = 256  # most tokens have a few bytes; llama.cpp returns the size of
 def read_ids(tokens: Any, name: str = "tokens") -> list[int]:
     """Return token ids as ints. Raises `UsageError` unless `tokens` is a list of whole numbers."""
     is_listed = isinstance(tokens, Iterable) and not isinstance(tokens, str | bytes | Mapping)
-    ids = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens) if is_listed else None
+    ids = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens) if is_listed else None
     try:
         if ids is None:
             raise TypeError
@@ -47,7 +48,7 @@ class Tokenizer:
     """The tokenizer inside a loaded model."""
 
     def __init__(self, model: HasVocab) -> None:
-        import llama_cpp
+        from llama_eagle.native import llama_cpp
 
         self._api: Any = llama_cpp
         self.vocab = model.vocab  # llama_vocab pointer

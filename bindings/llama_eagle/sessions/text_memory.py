@@ -17,6 +17,7 @@ from llama_eagle.vision.in_text import FIRST_ID, PicturesInText, cut_before
 NO_TOKEN = -1  # a row of an image that another program put into the context
 CLOSE = 8  # tokens between checkpoints, at least
 TAIL = 8  # tokens at the end of a prompt that the next turn often changes (its generation prompt)
+EVEN = 4096  # tokens: attention to so long a text takes about as long as the rest of a token's work
 
 
 class TextMemory:
@@ -54,7 +55,7 @@ class TextMemory:
 
     def logits(self, row: int | None = None) -> NDArray[np.single]:
         """Return a view of one output row of the last decode, [n_vocab], valid until the next decode."""
-        import llama_cpp
+        from llama_eagle.native import llama_cpp
 
         pointer = llama_cpp.llama_get_logits_ith(self.session.ctx, self.row if row is None else row)
         return np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
@@ -191,7 +192,7 @@ class TextMemory:
 
     def _restart_draft(self, n_past: int) -> bool:
         """Continue at a restored checkpoint after a decode that was interrupted: the draft starts over."""
-        import llama_cpp
+        from llama_eagle.native import llama_cpp
 
         known = self.tokens[:n_past].tolist()
         memory = llama_cpp.llama_get_memory(self.session.ctx)
@@ -225,20 +226,20 @@ class TextMemory:
             # at a time, each row has the same bits as alone.
             longest = min(self.session.n_draft_max + 1 if self.session.n_draft_max else longest, MAX_EXACT_ROWS)
         for piece in self._pieces(tokens, longest):
-            self._listen(self.n_tokens - begin, len(piece), end - begin)
+            self._listen(begin, self.n_tokens, len(piece), end)
             if self.rows is None or piece[0] <= FIRST_ID:
                 self._append(piece)
             else:
                 self._append_rows(piece.tolist())
             if self.on_progress is not None:
-                self.on_progress((self.n_tokens - begin) / (end - begin))
+                self.on_progress(_work(begin, self.n_tokens) / _work(begin, end))
 
-    def _listen(self, n_done: int, n: int, n_total: int) -> None:
-        """Have the session report the progress of the next n tokens."""
+    def _listen(self, begin: int, at: int, n: int, end: int) -> None:
+        """Have the session report the progress of the next n tokens, at position `at` between `begin` and `end`."""
 
         def report(share: float) -> None:
             if self.on_progress is not None:
-                self.on_progress((n_done + share * n) / n_total)
+                self.on_progress(_work(begin, at + share * n) / _work(begin, end))
 
         self.session.listener.on_share = report
 
@@ -283,6 +284,11 @@ class TextMemory:
         checkpoint = capture(self.session.ctx, self.n_tokens)
         if checkpoint is not None:
             self.store.add(checkpoint)
+
+
+def _work(begin: float, end: float) -> float:
+    """Return the work of evaluating the tokens from `begin` to `end`, in tokens at the start of a text."""
+    return (end - begin) * (1 + (begin + end) / 2 / EVEN)
 
 
 def _ends_of_images(tokens: NDArray[np.intc]) -> list[int]:

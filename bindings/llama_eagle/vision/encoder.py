@@ -185,6 +185,6 @@ class VisionEncoder(Closing):
 
 
 def _llama_cpp() -> Any:
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     return llama_cpp

@@ -9,8 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.files import kept_json, write_json
 from llama_eagle.gguf.header import ArrayRef, Header
 from llama_eagle.gguf.validate.charsmap import check_charsmap
 from llama_eagle.gguf.validate.keys import check_keys, kind_of
@@ -80,12 +84,30 @@ def check_tokenizer(header: Header) -> Iterator[str]:
         faults.append(f"the key {PREFIX}model is {model!r:.60}, it must be one of {', '.join(KINDS)}")
     yield from faults
     tokens = header.keys.get(f"{PREFIX}tokens")
-    if faults or not isinstance(tokens, ArrayRef):
+    if faults or not isinstance(tokens, ArrayRef) or _is_known(header):
         return
     faults = [*_check_arrays(header, tokens)]
-    yield from faults
     if not faults and model is not None:
-        yield from _check_kind(header, KINDS[model], tokens)
+        faults = [*_check_kind(header, KINDS[model], tokens)]
+    yield from faults
+    if not faults:
+        _note(header)
+
+
+def _is_known(header: Header) -> bool:
+    """Return True if an earlier run has found no fault in every token of this file."""
+    return header.times is not None and _record(header, header.times).is_file()
+
+
+def _note(header: Header) -> None:
+    if header.times is not None:
+        with suppress(OSError, EnvironmentFailure):
+            write_json(_record(header, header.times), {})
+
+
+def _record(header: Header, times: tuple[int, int]) -> Path:
+    """Return the file in the cache that records a sound tokenizer: by the file's times, and by those of these rules."""
+    return kept_json("checked", [header.path, Path(__file__)], str(times))
 
 
 def _check_arrays(header: Header, tokens: ArrayRef) -> Iterator[str]:

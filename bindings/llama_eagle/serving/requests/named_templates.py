@@ -15,7 +15,7 @@ def apply_named(template: str, messages: Sequence[tuple[str, str]], *, adds_gene
     Raises `UsageError` for another template.
     """
     library()
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     data = [(role.encode(), text.encode()) for role, text in messages]
     chat = (llama_cpp.llama_chat_message * len(data))(*(llama_cpp.llama_chat_message(*each) for each in data))

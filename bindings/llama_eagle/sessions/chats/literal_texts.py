@@ -9,9 +9,8 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import llama_cpp
-
 from llama_eagle.errors import UsageError
+from llama_eagle.native import llama_cpp
 from llama_eagle.sessions.chats.calls import read_json
 
 LETTERS = "abcdefghijklmnop"
