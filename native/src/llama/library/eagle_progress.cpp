@@ -24,14 +24,20 @@ static bool computes(const ggml_tensor * node) {
 }
 
 // Returns the number of operations in the graph that is running.
-static int64_t count_operations(const llama_context & ctx) {
+static int32_t count_operations(const llama_context & ctx) {
     const llm_graph_result * result = ctx.eagle_last_result();
     ggml_cgraph * graph = result ? result->get_gf() : nullptr;
-    int64_t n = 0;
+    int32_t n = 0;
     for (int i = 0; graph && i < ggml_graph_n_nodes(graph); i++) {
         n += computes(ggml_graph_node(graph, i));
     }
     return n;
+}
+
+// Returns the position after the last token in the memory.
+static int32_t end_of(const llama_context & ctx) {
+    llama_memory_t memory = llama_get_memory(&ctx);
+    return memory ? llama_memory_seq_pos_max(memory, 0) + 1 : 0;
 }
 
 void Progress::start(int32_t n_total) {
@@ -43,11 +49,23 @@ void Progress::start(int32_t n_total) {
 void Progress::begin(const llama_context & ctx, int32_t n_tokens) {
     ctx_ = &ctx;
     n_tokens_ = n_tokens;
-    n_counted_ = 0;
-    n_operations_ = 0;
+    start_ = end_of(ctx);
+    begin_ = end_ = n_counted_ = 0;
+}
+
+// Begins the next micro-batch if the memory has its tokens.
+void Progress::enter_batch() {
+    const int32_t end = std::min(n_tokens_, end_of(*ctx_) - start_);
+    if (end > end_) {
+        n_operations_ = end_ > begin_ ? n_counted_ : n_operations_;
+        begin_ = end_;
+        end_ = end;
+        n_counted_ = 0;
+    }
 }
 
 void Progress::count() {
+    enter_batch();
     n_counted_++;
     const int64_t now = ggml_time_us();
     if (now - reported_us_ < INTERVAL_US) {
@@ -55,11 +73,10 @@ void Progress::count() {
     }
     reported_us_ = now;
     if (n_operations_ == 0) {
-        const int32_t n_ubatch = (int32_t) llama_n_ubatch(ctx_);
-        n_operations_ = std::max<int64_t>(1, count_operations(*ctx_) * ((n_tokens_ + n_ubatch - 1) / n_ubatch));
+        n_operations_ = count_operations(*ctx_);
     }
-    const double share = std::min(1.0, (double) n_counted_ / (double) n_operations_);
-    report_((float) ((n_done_ + share * n_tokens_) / n_total_), data_);
+    const double share = std::min(1.0, (double) n_counted_ / std::max(1, n_operations_));
+    report_((float) ((n_done_ + begin_ + share * (end_ - begin_)) / n_total_), data_);
 }
 
 }  // namespace eagle
