@@ -249,6 +249,24 @@ void require_offers_after_a_slow_decode() {
     require(Game(slow, 1, world).play(3000).rounds[EAGLE_SOURCE_OFFER] > 500, "offers that were slow are probed");
 }
 
+// Where texts repeat, offers become long although another program slowed the first long ones.
+void require_longer_offers_again() {
+    Policy policy(1);
+    for (int i = 0; i < 4; i++) {
+        for (const int n_rows : {1, 2, 3, 4, 5, 7, 9}) {
+            eagle_policy_decoded(policy.impl, 1, n_rows, decode_ms(1, n_rows, 0) * (n_rows > 4 ? 2.5 : 1));
+        }
+    }
+    World world;
+    world.n_offered = 8;
+    world.n_match = 6;
+    world.offer_rate = 1;
+    Game(policy, 1, world).play(60);
+    const auto ids = proposal(8, 8);
+    eagle_policy_offer(policy.impl, 0, ids.data(), 8, 6, 0);
+    require(policy.choose({0})[0].n_draft == 8, "long offers after slow ones");
+}
+
 // What is right after long matches says nothing of short ones.
 void require_acceptance_by_match() {
     Policy policy(1, false);
@@ -308,6 +326,7 @@ int main() {
     require_a_fixed_length();
     require_dear_offers_to_be_rare();
     require_offers_after_a_slow_decode();
+    require_longer_offers_again();
     require_acceptance_by_match();
     require_fixed_offers();
     require_refusals();

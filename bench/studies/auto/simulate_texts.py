@@ -1,12 +1,13 @@
 """Simulation of `auto` on recorded texts: look-up with a draft, look-up alone and plain decoding, by kind of question.
 
     python bench/studies/auto/simulate_texts.py record TARGET.gguf -o TEXTS.json [--limit 1] [-n 320]
-    python bench/studies/auto/simulate_texts.py run TEXTS.json... [--seeds 5] [--worst 20]
+    python bench/studies/auto/simulate_texts.py run TEXTS.json... [--seeds 5] [--worst 20] [--busy]
 
 Texts are what the target answers to the built-in questions. The look-up and the policy are the real ones; the model's
 drafts are right at random, with a rate that may fall by place, end or begin in the middle of a text (RATES).
-Times of rounds follow COSTS, in plain decodes; the policy sees them with noise. A share is the time of plain decoding
-or of look-up alone, whichever is less, over that of `auto`, for the tokens 64 to 320 of an answer. The goal is 0.97.
+Times of rounds follow COSTS, in plain decodes; the policy sees them with noise: the first rounds of a size are slower
+(new graphs), and with `busy` other programs slow several rounds in a row. A share is the time of plain decoding or of
+look-up alone, whichever is less, over that of `auto`, for the tokens 64 to 320 of an answer. The goal is 0.97.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from llama_eagle.sessions.options import PairOptions
 FIRST, LAST = 64, 320  # tokens between which rounds count
 PLAIN_MS = 30.0
 NOISE, SPIKES = 0.04, 0.02  # deviation of a round's time; share of rounds that take twice as long
+NEW = (1.4, 1.2, 1.1)  # the first rounds of a size, over the later ones
+BURST, ROUNDS, FACTOR = 0.03, (5, 20), (1.2, 1.8)  # of other programs: chance of one to begin, length, slowness
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,24 @@ RATES: dict[str, Rate] = {
 }
 
 
+class Machine:
+    """Times of rounds as the policy sees them, over the true ones."""
+
+    def __init__(self, rng: random.Random, busy: bool) -> None:
+        self.rng, self.busy = rng, busy
+        self.tried: dict[int, int] = {}
+        self.left, self.factor = 0, 1.0
+
+    def factor_of(self, n_rows: int) -> float:
+        n = self.tried[n_rows] = self.tried.get(n_rows, -1) + 1
+        if self.busy and self.left == 0 and self.rng.random() < BURST:
+            self.left, self.factor = self.rng.randint(*ROUNDS), self.rng.uniform(*FACTOR)
+        burst = self.factor if self.left else 1.0
+        self.left = max(self.left - 1, 0)
+        new = NEW[n] if n < len(NEW) else 1.0
+        return new * burst * self.rng.lognormvariate(0, NOISE) * (2 if self.rng.random() < SPIKES else 1)
+
+
 class Text:
     """A recorded answer, and a look-up that knows its prompt."""
 
@@ -84,9 +105,10 @@ class Text:
         return next((i for i, token in enumerate(drafted) if token != self.tokens[at + i]), len(drafted))
 
 
-def time_of(text: Text, cost: Cost, rate: Rate | None, seed: int) -> float:
+def time_of(text: Text, cost: Cost, rate: Rate | None, seed: int, busy: bool = False) -> float:
     """Return the time of the rounds that emit tokens FIRST to LAST, in plain decodes. rate: of a model, if any."""
     rng, total, at, came = random.Random(seed), 0.0, 1, text.tokens[:1]
+    machine = Machine(random.Random(seed), busy)
     policy = Policy(LONGEST, has_model=rate is not None, expected=Expected(token=cost.expected))
     lookup = PromptLookup()
     lookup.begin(text.prompt)
@@ -102,7 +124,7 @@ def time_of(text: Text, cost: Cost, rate: Rate | None, seed: int) -> float:
         right = [rate is not None and rng.random() < rate(i, at) for i in range(n)]
         n_right = text.n_right(at, offered[:n]) if source == OFFER else [*right, False].index(False)
         draft, verify = cost.token * n if source == MODEL else 0.0, cost.verify(n)
-        ms = PLAIN_MS * rng.lognormvariate(0, NOISE) * (2 if rng.random() < SPIKES else 1)
+        ms = PLAIN_MS * machine.factor_of(n)
         policy.observe(RoundCost(n, n_right, draft * ms, verify * ms), source)
         total += draft + verify if at >= FIRST else 0.0
         came = text.tokens[at - 1 : at + n_right + 1]
@@ -114,15 +136,15 @@ def plain_time(text: Text, cost: Cost) -> float:
     return cost.verify(0) * (text.last - FIRST)
 
 
-def run(recorded: dict[str, list[dict[str, list[int]]]], seeds: int) -> Iterator[tuple[float, str]]:
+def run(recorded: dict[str, list[dict[str, list[int]]]], seeds: int, busy: bool) -> Iterator[tuple[float, str]]:
     """Yield the share of the better of plain decoding and look-up that `auto` reaches, and the names of its cell."""
     for kind, answers in recorded.items():
         texts = [Text(each) for each in answers]
         for where, cost in COSTS.items():
             plain = sum(plain_time(text, cost) for text in texts)
-            by_lookup = mean(time_of(text, cost, None, seed) for text in texts for seed in range(seeds))
+            by_lookup = mean(time_of(text, cost, None, seed, busy) for text in texts for seed in range(seeds))
             for name, rate in RATES.items():
-                found = mean(time_of(text, cost, rate, seed) for text in texts for seed in range(seeds))
+                found = mean(time_of(text, cost, rate, seed, busy) for text in texts for seed in range(seeds))
                 yield min(plain / len(texts), by_lookup) / found, f"{kind} | {where} | {name}"
 
 
@@ -150,12 +172,13 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1, help="questions of a kind (default: 1)")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--worst", type=int, default=20)
+    parser.add_argument("--busy", action="store_true")
     args = parser.parse_args()
     if args.what == "record":
         args.out.write_text(json.dumps(record(args.files[0], args.limit, args.n)))
         return
     for path in args.files:
-        found = sorted(run(json.loads(path.read_text()), args.seeds))
+        found = sorted(run(json.loads(path.read_text()), args.seeds, args.busy))
         n_short = sum(share < 0.97 for share, _ in found)
         print(f"{path.stem}: {n_short} of {len(found)} below 0.97, mean {mean(share for share, _ in found):.3f}")
         print(*(f"| {share:.3f} | {name} |" for share, name in found[: args.worst]), sep="\n")

@@ -10,6 +10,7 @@ namespace {
 constexpr int LENGTHS[] = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};  // few: each has graphs of its own
 constexpr double GAIN = 1.01;      // a length is left for one that is faster by this: smaller gains are mostly noise
 constexpr double PROMISING = 0.9;  // of the best speed: an unmeasured length is probed if it may reach that
+constexpr int AGAIN = 16;          // rounds with offers until one of the next length is tried again
 constexpr double PROBE_SHARE = 0.005;  // of the time goes into probes: less than can be noticed
 constexpr int MATCHES[] = {4, 6};      // tokens of a match: offers after shorter ones are wrong more often
 // Of a plain decode: a further row, until a single sequence has measured several numbers of rows. Where memory is slow,
@@ -124,7 +125,7 @@ void DraftPolicy::choose_offer(Option & best, const eagle_policy_draft * drafts,
     const Option offer = best_offer(drafts, n, n_max);
     const bool is_only = is_fixed_ && !has_model_ && offer.length > 0;
     if (is_only || (offer.speed() > best.speed() && (best.length == 0 || times_.knows_drafts(n)))) {
-        best = offer;
+        best = longer_offer(drafts, n, n_max, offer);
         return;
     }
     if (has_model_) {
@@ -139,6 +140,24 @@ void DraftPolicy::choose_offer(Option & best, const eagle_policy_draft * drafts,
             best = hoped;
         }
     }
+}
+
+// Now and then, and until its time is known, the next longer offer in place of `offer`: times of a few sizes, measured
+// while another program ran, would else keep offers short.
+DraftPolicy::Option DraftPolicy::longer_offer(const eagle_policy_draft * drafts, int n, int n_max,
+                                              const Option & offer) {
+    const int length = neighbour(offer.length, true, n_max);
+    const bool is_offered = std::any_of(drafts, drafts + n, [&](const auto & d) { return takes_offer(d, n, length); });
+    if (is_fixed_ || !is_offered || !is_known(n, offer.length)) {
+        return offer;
+    }
+    Option longer = option(drafts, n, EAGLE_SOURCE_OFFER, length);
+    if (!is_known(n, length)) {
+        longer.ms = offer.ms + times_.decode_ms(n, n) * FIRST_ROW_SINGLE * n * (length - offer.length);
+        return longer.speed() > offer.speed() ? longer : offer;
+    }
+    const bool is_due = ++n_offers_ % AGAIN < 2;  // twice: one time among slow ones changes no quartile
+    return is_due && longer.speed() > PROMISING * offer.speed() ? longer : offer;
 }
 
 // The first decodes of a size take longer: their graphs and buffers are made. Until ENOUGH are measured, and for a

@@ -73,11 +73,13 @@ class DraftPolicy {
     std::vector<std::vector<int>> tries_;  // rounds by sequences and length
     int best_;                             // length of the model's drafts
     int idle_ = 0;                         // rounds since the last probe
+    int n_offers_ = 0;                     // rounds with offers of a known length
     int n_probes_ = 0;                     // rounds of the current probe
     bool was_right_ = false;               // all drafted tokens of the last round were accepted
     bool is_longer_ = false;               // the last probe of a neighbour
 
     void choose_offer(Option & best, const eagle_policy_draft * drafts, int n, int n_max);
+    Option longer_offer(const eagle_policy_draft * drafts, int n, int n_max, const Option & offer);
     double offer_decode_ms(int n_seq, int n_rows, bool anew) const;
     bool is_offered(const eagle_policy_draft & draft, int length) const;
     bool takes_offer(const eagle_policy_draft & draft, int n, int length) const;

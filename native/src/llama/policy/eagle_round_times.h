@@ -31,12 +31,15 @@ class TimeCurve {
     int count(int size) const;
 
     // The measured time or, between and beyond measured sizes, `shape` times what they take of it. Other programs only
-    // add time: no size takes longer than a larger one.
+    // add time: no size takes longer than a larger one, nor longer for each unit than a smaller one.
     template <typename Shape>
     double at(int size, Shape shape) const {
         double ms = shape(size) * ratio(size, shape);
         for (auto larger = times_.upper_bound(size); larger != times_.end(); ++larger) {
             ms = std::min(ms, larger->second.typical());
+        }
+        for (auto smaller = times_.begin(); smaller != times_.end() && smaller->first < size; ++smaller) {
+            ms = std::min(ms, smaller->second.typical() * size / smaller->first);
         }
         return ms;
     }
