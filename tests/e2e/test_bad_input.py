@@ -214,8 +214,9 @@ def test_a_locale_without_the_characters(models: Path) -> None:
         assert "caf\\udce9" in outcome.stdout
         report = llama_eagle("inspect", os.fsdecode(odd), "--json", **environment).json
         assert report["path"] == os.fsdecode(odd)
-        assert llama_eagle("generate", "-m", os.fsdecode(odd), "-p", "é", "-n", 3, **environment).code == 0
-        assert llama_eagle("chat", "-m", models / "target.gguf", "-n", 2, stdin="é\n", **environment).code == 0
+    ascii = {"PYTHONIOENCODING": "ascii"}
+    assert llama_eagle("generate", "-m", os.fsdecode(odd), "-p", "é", "-n", 3, **ascii).code == 0
+    assert llama_eagle("chat", "-m", models / "target.gguf", "-n", 2, stdin="é\n", **ascii).code == 0
 
 
 def test_library_override_without_a_library(models: Path, tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 from fixtures.command import Outcome, assert_one_line_error, llama_eagle, start
-from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.eagle3_checkpoints import SAFETENSORS, make_draft
 from fixtures.hub import Fault, serve_hub
 from fixtures.serving import serve
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import write_target
+from llama_eagle import cli
 
 pytestmark = pytest.mark.native
 
@@ -110,7 +111,7 @@ class User:
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Requests, str]]:
     folder, requests = tmp_path_factory.mktemp("hub"), Requests()
     make_target("qwen3", folder / TARGET, 1, dtype="float32")
-    make_draft(folder / DRAFT, CASES["angelslim"])
+    make_draft(folder / DRAFT, SAFETENSORS)
     shutil.copytree(folder / TARGET, folder / MISSING)
     (folder / "me/m-GGUF").mkdir(parents=True)
     write_target(folder / "me/m-GGUF/m-Q8_0.gguf")
@@ -206,10 +207,14 @@ def test_eagle_llama_by_name(user: User) -> None:
     assert user.python("from_pretrained", "me/m-GGUF", draft="none")["path"].endswith("m-Q8_0.gguf")
 
 
-def test_training_takes_a_name(owner: User) -> None:
+def test_training_takes_a_name(
+    owner: User, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A checkpoint is trained for as it is if data are named; otherwise the target is its GGUF, which writes them."""
-    outcome = owner("train", "--target", MISSING, "-o", owner.folder / "draft", "--max-length", 16)
-    assert_one_line_error(outcome, 3, f"llama-eagle pull {MISSING} (or repeat this command with --yes)")
+    for name, value in owner.environment().items():
+        monkeypatch.setenv(name, value)
+    assert cli.run(["train", "--target", MISSING, "-o", str(owner.folder / "draft"), "--max-length", "16"]) == 3
+    assert f"llama-eagle pull {MISSING} (or repeat this command with --yes)" in capsys.readouterr().err
 
 
 # --- pull, list, remove ------------------------------------------------------------------------------------------

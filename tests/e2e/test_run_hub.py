@@ -17,7 +17,7 @@ import gguf
 import pytest
 from filelock import Timeout
 from fixtures.command import assert_one_line_error, llama_eagle
-from fixtures.eagle3_checkpoints import CASES, make_draft
+from fixtures.eagle3_checkpoints import CASES, SAFETENSORS, make_draft
 from fixtures.hub import Fault, serve_hub
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import finish, write_draft, write_target
@@ -144,7 +144,7 @@ def test_a_published_draft_that_cannot_be_used(hub: Hub) -> None:
 @pytest.mark.parametrize("drafter", ["none", "lookup"])
 def test_no_draft_is_fetched_where_a_drafter_is_named(hub: Hub, drafter: str) -> None:
     make_target("qwen3", hub.folder / "Qwen/Qwen3-1.7B", 1, dtype="float32")
-    make_draft(hub.folder / "AngelSlim/Qwen3-1.7B_eagle3", CASES["angelslim"])
+    make_draft(hub.folder / "AngelSlim/Qwen3-1.7B_eagle3", SAFETENSORS)
     folder = hub.add("me/m-GGUF", "m-Q8_0.gguf", "eagle3-m-Q8_0.gguf")
     write_target(folder / "m-Q8_0.gguf")
     write_draft(folder / "eagle3-m-Q8_0.gguf")
@@ -206,7 +206,7 @@ def test_an_entry_is_locked_while_it_is_made(
     hub = Hub(tmp_path / "hub", tmp_path / "cache")
     monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(hub.cache))
     make_target("qwen3", hub.folder / "Qwen/Qwen3-1.7B", 1, dtype="float32")
-    make_draft(hub.folder / "AngelSlim/Qwen3-1.7B_eagle3", CASES["angelslim"])
+    make_draft(hub.folder / "AngelSlim/Qwen3-1.7B_eagle3", SAFETENSORS)
     gate = Gate(repo)
     with serve_hub(hub.folder, gate) as hub.endpoint, start(hub, "Qwen/Qwen3-1.7B", "--type", "f32") as running:
         try:

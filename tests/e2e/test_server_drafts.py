@@ -83,7 +83,7 @@ def drafts(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 def test_many_clients_read_what_each_reads_alone(pair: list[object]) -> None:
     """And get the drafts that each would get alone: one graph for all of them changes no bit of any."""
-    asked = requests(32, seed=1)
+    asked = requests(20, seed=1)
     with serve(*pair[:2], "-d", "none", "--parallel", 1, *CONTEXT) as server:
         expected = texts(answers(server, asked, 1))
     with serve(*pair, "--n-draft", 4, "--parallel", N_CLIENTS, *CONTEXT) as server:
@@ -94,8 +94,8 @@ def test_many_clients_read_what_each_reads_alone(pair: list[object]) -> None:
         alone = answers(server, asked, 1)
     assert texts(together) == texts(alone) == expected
     assert drafts(together) == drafts(alone)
-    assert sum(map(len, expected)) > 500
-    assert sum(n for n, _ in drafts(alone)) > 500
+    assert sum(map(len, expected)) > 300
+    assert sum(n for n, _ in drafts(alone)) > 300
 
 
 def test_lengths_that_adapt_change_no_text(eagle3: list[object]) -> None:
