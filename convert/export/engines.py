@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from llama_eagle.convert.drafts.config import TRAINED_LENGTH
 from llama_eagle.convert.drafts.target import Target
 from llama_eagle.convert.export.network import DTYPES, Network
 from llama_eagle.errors import ConversionError
@@ -74,9 +75,9 @@ def config(engine: str, network: Network, target: Target, verifier: str | None) 
 
     verifier: the target's folder or hub id, which speculators opens with the draft; None for a GGUF.
     """
-    if engine == "sglang":
-        return _sglang(network, target)
-    return _speculators(network, verifier)
+    settings = _sglang(network, target) if engine == "sglang" else _speculators(network, verifier)
+    length = {TRAINED_LENGTH: network.trained_length} if network.trained_length else {}
+    return {**settings, **length}
 
 
 def _layer(network: Network) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from llama_eagle.convert.rows import PAIRS, deinterleave
 from llama_eagle.convert.table import Row
 from llama_eagle.errors import ConversionError
 from llama_eagle.gguf.header import Header, TensorInfo
-from llama_eagle.gguf.names import is_parallel
+from llama_eagle.gguf.names import TRAINED_LENGTH, is_parallel
 
 TYPES: dict[str, tuple[str, type[np.generic]]] = {
     "BF16": ("BF16", np.uint16),
@@ -58,6 +58,7 @@ def of_gguf(header: Header) -> Network:
         rope=_rope(header, geometry.head_dim),
         window=_window(header),
         logit_scale=1.0,  # the head is scaled already
+        trained_length=header.keys.get(TRAINED_LENGTH),
         ids=ids,
         tensors=in_one_dtype(tensors),
     )

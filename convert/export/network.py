@@ -33,7 +33,8 @@ class Network:
     """A draft's network.
 
     ids: target ids [D] of the draft's tokens, None if they are the target's own. tensors: by the names of
-    drafts/family.py, without d2t. rope: `rope_parameters` of config.json.
+    drafts/family.py, without d2t. rope: `rope_parameters` of config.json. trained_length: tokens of the longest text
+    that our trainer used.
     """
 
     geometry: Geometry
@@ -47,6 +48,7 @@ class Network:
     rope: dict[str, Any]
     window: Window | None
     logit_scale: float
+    trained_length: int | None
     ids: np.ndarray | None
     tensors: dict[str, Tensor]
 
@@ -82,6 +84,7 @@ def of_checkpoint(checkpoint: Checkpoint, target: Target, options: DraftOptions)
         rope={**params.data, "rope_theta": draft.rope.base},
         window=draft.window,
         logit_scale=draft.config.logit_scale,
+        trained_length=draft.config.trained_length,
         ids=ids,
         tensors=in_one_dtype(tensors),
     )

@@ -87,6 +87,8 @@ def test_there_and_back_is_bit_equal(name: str, engine: str, target: Path, tmp_p
 def test_a_gguf_gives_the_checkpoint_back(dtype: str, engine: str, target: Path, tmp_path: Path) -> None:
     spec = DraftSpec(dtype=dtype, ids_nested=(1, 3, 4), embedding=True, head_dim=32, fc_norm=True, norm_output=True)
     folder = make_draft(tmp_path / "draft", spec)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "trained_length": 96}))
     convert_draft(folder, target, tmp_path / "draft.gguf")
     export_draft(tmp_path / "draft.gguf", target, tmp_path / "of_gguf", engine)
     export_draft(folder, target, tmp_path / "of_folder", engine)
@@ -96,7 +98,7 @@ def test_a_gguf_gives_the_checkpoint_back(dtype: str, engine: str, target: Path,
         assert found[name].dtype == tensor.dtype, name
         assert torch.equal(found[name], tensor), name
     configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("of_gguf", "of_folder")]
-    assert configs[0] == configs[1]
+    assert configs[0] == configs[1] and configs[0]["trained_length"] == 96
     stored = {n.replace("midlayer.", "layers.0."): t for n, t in load_file(folder / "model.safetensors").items()}
     for name, tensor in stored.items():
         assert torch.equal(found[name.replace("layers.0.", "midlayer.") if engine == "sglang" else name], tensor), name
