@@ -216,7 +216,7 @@ def through(target: Target, tokens: torch.Tensor, blocks: list[Any]) -> Any:
     ("family", "layers", "part"),
     [
         ("qwen3", (2, 4, 8), "from 1 to 7"),
-        ("qwen3", (0, 4, 5), "from 1 to 7"),
+        ("qwen3", (0, 4, 5), "boundary 0 is the embedding"),
         ("qwen3", (4, 4, 5), "different ones"),
         ("qwen3vl", (3, 4, 5), "they start at 4"),
     ],

@@ -13,7 +13,10 @@ from llama_eagle.cli import main
 from llama_eagle.cli.commands import run
 from llama_eagle.drafting import outlook as module
 from llama_eagle.drafting.outlook import outlook
+from llama_eagle.gguf.architectures import rollback_problem
 from llama_eagle.gguf.header import read_model
+
+UNREAD = "and published EAGLE-3 and DFlash drafts do not run"
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +61,19 @@ def test_hours_follow_from_the_sizes_and_the_speed(alone: Path, monkeypatch: pyt
     assert module.training_hours([first]) == pytest.approx(expected)
 
 
+def test_a_reason_is_stated_once(alone: Path) -> None:
+    problem = rollback_problem("jamba")
+    found = module.Outlook(f"no drafter: {problem}", False, problem, None, False).lines(alone)
+    assert found == [f"no drafter: {problem}. No draft can be trained, either."]
+    now, training = of_architecture(alone, "gemma3n").lines(alone)
+    assert now.startswith("drafts: prompt look-up") and "several streams" in training
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("jamba", "no draft can be trained: the recurrent state of jamba models"),
-        ("gemma3n", "no draft can be trained: the gemma3n architecture does not publish"),
+        ("jamba", f"no draft can be trained, {UNREAD}: the recurrent state of jamba models"),
+        ("gemma3n", f"no draft can be trained, {UNREAD}: this build does not publish the states between blocks"),
         ("deepseek4", "no draft can be trained: training does not read"),
         ("chameleon", "no draft can be trained: llama.cpp excludes its image tokens"),
     ],

@@ -297,6 +297,8 @@ def boundaries(named: Sequence[int] | None, n_layer: int, has_vision: bool) -> t
     if named is not None and not named:  # an MTP head reads none
         return ()
     found = tuple(sorted(named)) if named is not None else _default_boundaries(n_layer, has_vision)
+    if 0 in found:
+        raise ConfigError("boundary 0 is the embedding, which a draft reads in any case: leave it out of --aux-layers.")
     if not found or len(set(found)) != len(found) or not 0 < found[0] <= found[-1] < n_layer:
         raise ConfigError(
             f"boundaries {list(found)} of a target with {n_layer} blocks: expected different ones from 1 to "

@@ -33,17 +33,26 @@ class Outlook:
     """now: the drafter in a sentence. has_model: it is a draft model or MTP head.
 
     problem: the reason why no draft can be trained, or "". hours: of training on this processor; None with a problem.
+    reads_states: published EAGLE-3 and DFlash drafts can run.
     """
 
     now: str
     has_model: bool
     problem: str
     hours: float | None
+    reads_states: bool
+
+    def lines(self, target: Path) -> list[str]:
+        """Return sentences about both; a reason that they share is stated once."""
+        if self.problem and self.problem in self.now:
+            return [f"{self.now}. No draft can be trained, either."]
+        return [self.now, self.training(target)]
 
     def training(self, target: Path) -> str:
         """Return a sentence about training."""
         if self.hours is None:
-            return f"no draft can be trained: {self.problem}"
+            others = "" if self.reads_states else ", and published EAGLE-3 and DFlash drafts do not run"
+            return f"no draft can be trained{others}: {self.problem}"
         command = ("llama-eagle", "train", "--target", str(target), "-o", "my-draft", "--gguf", f"eagle3-{target.name}")
         return f"a draft can be trained in about {_rounded(self.hours)} on this processor: {shlex.join(command)}"
 
@@ -53,8 +62,9 @@ def outlook(files: Sequence[Header]) -> Outlook:
     name = files[0].architecture
     choice = resolve(files[0].path, DraftingOptions())
     has_model = choice.options.model is not None or choice.options.draft == MTP
-    problem = rollback_problem(name) or capture_problem(name) or UNTRAINED.get(name, "")
-    return Outlook(choice.why, has_model, problem, None if problem else training_hours(files))
+    unread = rollback_problem(name) or capture_problem(name)
+    problem = unread or UNTRAINED.get(name, "")
+    return Outlook(choice.why, has_model, problem, None if problem else training_hours(files), not unread)
 
 
 def training_hours(files: Sequence[Header]) -> float:

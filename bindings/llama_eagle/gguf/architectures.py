@@ -69,7 +69,7 @@ def capture_problem(architecture: str) -> str:
     if architecture in FEATURE_TARGETS:
         return ""
     reason = _OTHERS.get(architecture, "nobody has compared them with the engine's")
-    return f"the {architecture} architecture does not publish its layer inputs in this build: {reason}"
+    return f"this build does not publish the states between blocks of {architecture} models: {reason}"
 
 
 def rollback_problem(architecture: str) -> str:

@@ -144,14 +144,9 @@ def _sound(target: Path, draft: Path | None, report: CheckReport, exactness: dic
     """Return the lines about files without a problem."""
     about = report.target
     model = f"{target}: a valid {about['architecture']} model{_head_text(about)}"
-    if about["rollback_problem"]:
-        model += f"\nit runs without drafts and prompt look-up: {about['rollback_problem']}"
-    elif about["capture_problem"]:
-        model += f"\nEAGLE-3 and DFlash drafts cannot read it: {about['capture_problem']}"
     lines = [model if draft is None else f"{draft} fits {target}{_price_text(report.draft)}"]
     if draft is None:
-        prospect = _outlook(target)
-        lines += [prospect.now, prospect.training(target)]
+        lines += _outlook(target).lines(target)
     if exactness is not None:
         sizes = f"{exactness['n_tokens']} tokens have equal logits alone and in {exactness['n_batches']} batches"
         lines.append(f"{target}: {sizes}")
