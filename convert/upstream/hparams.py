@@ -12,6 +12,7 @@ from typing import Any
 Config = dict[str, Any]
 
 PUBLISHED_NAMES = {  # classes that transformers renamed
+    "Ernie4_5ForCausalLM": "Ernie4_5_ForCausalLM",
     "PhimoeForCausalLM": "PhiMoEForCausalLM",
 }
 OTHER_ENCODERS = ("internvl",)  # forms of transformers, whose tensors the converter leaves out

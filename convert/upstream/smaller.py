@@ -19,6 +19,7 @@ _SMALL = {  # key -> largest value
     "vocab_size_per_layer_input": VOCABULARY,
     "intermediate_size": 256,
     "ffn_hidden_size": 256,
+    "block_ff_dim": 256,
     "n_inner": 256,
     "moe_intermediate_size": 128,
     "shared_intermediate_size": 128,
@@ -37,10 +38,11 @@ _DEEP = 12  # blocks of a model with experts
 
 
 def smaller(config: Config) -> Config:
-    """Return config.json with smaller sizes: vocabulary, width, feed-forward, experts, window, blocks with experts.
+    """Return config.json with smaller sizes: vocabulary, width, feed-forward, experts, window, number of blocks.
 
     The size of a head, the kinds of blocks and everything else stays, because it selects what is computed. The number
-    of blocks stays without experts, because llama.cpp derives rules from it.
+    of blocks stays without experts and recurrent states, because llama.cpp derives rules from it, and the width with
+    recurrent states.
     """
     found = {key: value for key, value in config.items() if key not in _QUANTIZED}
     if isinstance(found.get("text_config"), dict):
@@ -52,9 +54,10 @@ def smaller(config: Config) -> Config:
     found.update({key: _limited(found[key], limit) for key, limit in _SMALL.items() if key in found})
     found.update(kept)
     found.update({key: value for key, value in _TOKENS.items() if found.get(key) is not None})
-    if any(key in found for key in _EXPERTS):
+    is_tied = any(word in key for key in found for word in _TIED)
+    if is_tied or any(key in found for key in _EXPERTS):
         _cut_blocks(found)
-    if not any(word in key for key in found for word in _TIED):
+    if not is_tied:
         _narrow(found)
     return found
 

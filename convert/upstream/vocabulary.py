@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llama_eagle.convert.pre_tokenizers import StoredEncoder
+from llama_eagle.convert.pre_tokenizers import PRE_TOKENIZERS, StoredEncoder
 from llama_eagle.convert.settings.options import TargetOptions
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.convert.tokenizer import TokenizerData, accept, read_chat_templates
 from llama_eagle.gguf.header import Header, read_header
 
 PIECES = "llama"  # llama.cpp's name of SentencePiece vocabularies
+TEKKEN = "tekken"  # and of the splits of Mistral's tekken.json
 
 
 def check_tokens(file: Path, checkpoint: Checkpoint, options: TargetOptions) -> list[str]:
@@ -27,10 +28,19 @@ def check_tokens(file: Path, checkpoint: Checkpoint, options: TargetOptions) -> 
         data = stored_data(header, checkpoint, warnings)
         problems = options.check_tokenizer(file, data) if options.check_tokenizer else []
     else:
-        problems = []
+        problems = _unlike_tekken(checkpoint)
         warnings.append(f"{checkpoint.source}: no tokenizer.json or tokenizer.model to compare its tokens with")
     accept(problems[:1], checkpoint.source, warnings, force=options.force_tokenizer)
     return warnings
+
+
+def _unlike_tekken(checkpoint: Checkpoint) -> list[str]:
+    """Return a difference of tekken.json's splits: the converter names llama.cpp's, whatever they are."""
+    settings = (checkpoint.json_file("tekken.json") or {}).get("config")
+    pattern = settings.get("pattern") if isinstance(settings, dict) else None
+    if pattern is None or PRE_TOKENIZERS.get(pattern) == TEKKEN:
+        return []
+    return [f"tekken.json splits text by another expression than llama.cpp's {TEKKEN} ({pattern!r:.80})"]
 
 
 def stored_data(header: Header, checkpoint: Checkpoint, warnings: list[str]) -> TokenizerData:

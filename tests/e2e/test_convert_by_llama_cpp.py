@@ -96,6 +96,10 @@ def test_tekken_json_alone(tmp_path: Path) -> None:
     with Model(tmp_path / "out.gguf", LoadOptions(vocab_only=True)) as model:
         found = [Tokenizer(model).encode(text) for text in texts]
     assert found == [reference.encode(text, True, False) for text in texts]
+    file = folder / "tekken.json"
+    file.write_text(file.read_text().replace("\\\\p{N}|", "\\\\p{N}{1,3}|"))
+    refused = llama_eagle("convert", folder, "-o", tmp_path / "other.gguf")
+    assert refused.code == 3 and "tekken.json splits text by another expression" in refused.stderr
 
 
 def test_a_class_that_neither_way_has_is_named(tmp_path: Path) -> None:
