@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fixtures.native import NativeTarget
 from fixtures.targets import make_target
+from fixtures.tiny_gguf import write_draft
 from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.convert.writer import gguf_output
 from llama_eagle.errors import EnvironmentFailure, InputError, NativeError, UsageError
@@ -69,6 +70,13 @@ def test_it_tells_how_far_it_is(model: Path, tmp_path: Path) -> None:
     quantize(model, out, "iq4_xs", options)
     assert told == sorted(told) and told[-1] <= 1
     assert planned == pytest.approx(out.stat().st_size, rel=0.02), "the unit is a byte of the output"
+
+
+def test_tensors_of_integers_stay_and_are_counted(tmp_path: Path) -> None:
+    """The table of tokens of a draft with a small vocabulary."""
+    draft = write_draft(tmp_path / "draft.gguf")
+    quantize(draft, tmp_path / "out.gguf", "q8_0", QuantizeOptions(threads=1, progress=lambda _: None))
+    assert types(draft)["d2t"] == types(tmp_path / "out.gguf")["d2t"] == "I64"
 
 
 def test_room_for_both_files_is_looked_for_first(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

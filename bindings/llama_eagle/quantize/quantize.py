@@ -324,7 +324,8 @@ def _n_bytes(shards: list[Header], types: Mapping[str, str]) -> int:
     """Return the size of a file with the tensors in bytes, those of `types` in their new type."""
     total = shards[0].data_offset
     for tensor in (tensor for shard in shards for tensor in shard.tensors.values()):
-        block, n_bytes = quant_sizes()[_tensor_type(types.get(tensor.name, tensor.type_name))]
+        kind = _tensor_type(types[tensor.name]) if tensor.name in types else tensor.type_id
+        block, n_bytes = quant_sizes()[kind]
         total += tensor.n_elements // block * n_bytes
     return total
 
