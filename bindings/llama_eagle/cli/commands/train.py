@@ -29,7 +29,7 @@ class DraftOptions:
         typer.Option(
             metavar="eagle3|dspark|mtp",
             help="Kind of the draft: an EAGLE-3 draft; a DSpark draft, which proposes all tokens of a round in one "
-            "pass; or the target's MTP head.",
+            "pass and needs more training; or the target's MTP head.",
         ),
     ] = "eagle3"
     features: Annotated[
