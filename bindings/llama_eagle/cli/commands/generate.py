@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json as json_format
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -219,6 +221,8 @@ def _load(choice: Choice[DraftingOptions], computing: Computing) -> ModelPair:
     from llama_eagle.sessions.models import ModelPair
     from llama_eagle.sessions.options import PairOptions
 
+    # Native code loads without Python's lock. NumPy takes a tenth of a second meanwhile.
+    threading.Thread(target=import_module, args=("llama_eagle.generation.generate",), daemon=True).start()
     with progress("loading", after_s=PROGRESS_AFTER_S) as on_progress:
         load = replace(computing.load(), on_progress=on_progress)
         return ModelPair(PairOptions(choice.target, choice.draft, load, choice.options.draft_gpu_layers))
