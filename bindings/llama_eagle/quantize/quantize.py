@@ -28,7 +28,7 @@ from llama_eagle.quantize.imatrix import read_imatrix
 from llama_eagle.quantize.reach import about_experts, listed, require_matrix
 from llama_eagle.quantize.written import about_excess, types_of
 
-_BUFFER = 64 << 20  # bytes of rows in memory at once: the work between two writes, less than a second
+_BUFFER = 16 << 20  # bytes of rows in memory at once: the work between two writes, less than a second
 # Beginning and end of the log's line about a tensor: number, number of tensors, name; its new type if it changes.
 _TENSOR = re.compile(r"\[\s*(\d+)/\s*(\d+)\]\s(.+?)\s+- \[")
 _TYPE = re.compile(r"size = .* -> .*\((\w+)\)")
