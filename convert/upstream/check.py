@@ -17,7 +17,7 @@ from llama_eagle.convert.upstream.smaller import SLIDING, UNLIMITED, smaller, wi
 from llama_eagle.errors import ConversionError, EnvironmentFailure, InputError
 from llama_eagle.files import kept_json, write_json
 from llama_eagle.native.build import build_info
-from llama_eagle.native.decode import decode_logits
+from llama_eagle.native.trials.decode import decode_logits
 
 CHILD = "llama_eagle.convert.upstream.compared"
 TYPICAL, LARGEST = 0.01, 0.05  # largest difference of a text's logits, relative to the largest logit: in half of the

@@ -25,7 +25,7 @@ from llama_eagle.errors import ConversionError, InputError, UsageError
 from llama_eagle.files import check_output, temporary_next_to, write_error
 from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.validate import check_files
-from llama_eagle.native.decode import decode_logits
+from llama_eagle.native.trials.decode import decode_logits
 
 DRIVER = "llama_eagle.convert.upstream.driver"
 CANNOT_RUN = "llama.cpp's converter wrote a model that cannot run"

@@ -8,7 +8,7 @@ from typing import Any
 
 from llama_eagle.convert.source import Checkpoint
 from llama_eagle.errors import ConfigError, ConversionError, InputError
-from llama_eagle.native.encode import require_encoder
+from llama_eagle.native.trials.encode import require_encoder
 
 _ACTIVATIONS = {"qwen2_vl": "quick_gelu", "qwen2_5_vl": "silu"}  # by which libmtmd computes these encoders
 _MERGED = 2  # patches of either side that make one row, and frames

@@ -14,7 +14,7 @@ from typing import Any
 
 from llama_eagle.convert.upstream.converter import converter_folders
 from llama_eagle.errors import ConversionError, EnvironmentFailure
-from llama_eagle.native.child import environment
+from llama_eagle.native.trials.child import environment
 
 POLL_S = 0.2
 REMEDY = "LLAMA_EAGLE_DEBUG=1 shows its log"

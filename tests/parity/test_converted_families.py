@@ -22,7 +22,7 @@ from llama_eagle.convert.targets import TargetOptions, convert_target
 from llama_eagle.convert.upstream import check, convert
 from llama_eagle.convert.upstream.compared import sample_deviation
 from llama_eagle.errors import ConversionError, EagleError
-from llama_eagle.native.decode import decode_logits
+from llama_eagle.native.trials.decode import decode_logits
 from llama_eagle.sessions.same_tokens import compare_pieces, compare_tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.native]

@@ -13,7 +13,7 @@ from fixtures.command import llama_eagle
 from fixtures.tiny_gguf import write_sliding_window_target
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.files import cache_dir
-from llama_eagle.native import decode, trial
+from llama_eagle.native.trials import decode, trial
 from unit.test_check import rewritten
 
 pytestmark = pytest.mark.native

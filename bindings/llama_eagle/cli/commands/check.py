@@ -110,7 +110,7 @@ def _with_trials(report: CheckReport, target: Path, draft: Path | None) -> Check
     from llama_eagle.gguf.finding import Finding
     from llama_eagle.gguf.header import read_model
     from llama_eagle.gguf.validate.small import is_small
-    from llama_eagle.native.trial import graph_problem
+    from llama_eagle.native.trials.trial import graph_problem
 
     if not report.compatible:
         return report

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_eagle.errors import InputError, UsageError
-from llama_eagle.native.child import environment
+from llama_eagle.native.trials.child import environment
 
 MAX_SECONDS = 10.0
 MAX_CHARACTERS = 1 << 24  # in a prompt

@@ -1,6 +1,6 @@
 """One picture through an encoder in a child process, next to its text model without weights.
 
-python -m llama_eagle.native.encode MMPROJ.gguf MODEL.gguf    # writes {"problem": reason or ""}
+python -m llama_eagle.native.trials.encode MMPROJ.gguf MODEL.gguf    # writes {"problem": reason or ""}
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from llama_eagle.errors import InputError
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
-from llama_eagle.native.child import forbid_core_files, report, try_model
+from llama_eagle.native.trials.child import forbid_core_files, report, try_model
 
 MAX_SECONDS = 3600  # some encoders enlarge every picture
 SIDE = 112  # pixels

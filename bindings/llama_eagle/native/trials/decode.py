@@ -1,6 +1,6 @@
 """One decode of a model in a child process, with all of its weights.
 
-    python -m llama_eagle.native.decode MODEL.gguf OUT.npy ID...    # writes {"problem": reason or ""}
+    python -m llama_eagle.native.trials.decode MODEL.gguf OUT.npy ID...    # writes {"problem": reason or ""}
 
 Attention and its memory are in F32, so that logits can be compared with those of another implementation.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from llama_eagle.errors import InputError
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
-from llama_eagle.native.child import forbid_core_files, report, try_model
+from llama_eagle.native.trials.child import forbid_core_files, report, try_model
 
 MAX_SECONDS = 3600  # a model larger than the memory is read from the disk
 N_CTX = 256

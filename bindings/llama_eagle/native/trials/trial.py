@@ -1,6 +1,6 @@
 """Trial of a model in a child process: llama.cpp loads it without weights and builds its graphs.
 
-    python -m llama_eagle.native.trial MODEL.gguf    # writes {"problem": reason or ""}
+    python -m llama_eagle.native.trials.trial MODEL.gguf    # writes {"problem": reason or ""}
 
 llama.cpp asserts while it builds a graph from sizes that do not suit each other, which ends the process. The result is
 kept in the cache by the files' sizes and times, and by the build.
@@ -20,7 +20,7 @@ from llama_eagle.files import kept_json, write_json
 from llama_eagle.native import log
 from llama_eagle.native.build import build_info, find_library_folder
 from llama_eagle.native.calls import library
-from llama_eagle.native.child import forbid_core_files, report, try_model
+from llama_eagle.native.trials.child import forbid_core_files, report, try_model
 
 MAX_SECONDS = 60
 N_CTX, N_UBATCH = 64, 32  # tokens: of the smallest graphs
