@@ -25,6 +25,14 @@ def padded(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         return widen.widen_pair(whole, DRAFT, tmp_path_factory.mktemp("padded"))
 
 
+@pytest.fixture(scope="module")
+def files(whole: Path, padded: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Path]]:
+    """Target and draft of the padded pair, and of the demo pair."""
+    from llama_eagle.synthetic.ggufs import convert_pair
+
+    return [convert_pair(*pair, tmp_path_factory.mktemp("files"), "f16") for pair in (padded, (whole, DRAFT))]
+
+
 def logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
@@ -41,20 +49,16 @@ def test_the_target_computes_the_same(padded: tuple[Path, Path]) -> None:
 
 @pytest.mark.native
 @pytest.mark.parametrize("drafter", ["EAGLE-3", "MTP"])
-def test_its_drafts_are_accepted_as_before(
-    padded: tuple[Path, Path], whole: Path, drafter: str, tmp_path: Path
-) -> None:
+def test_its_drafts_are_accepted_as_before(files: list[tuple[Path, Path]], drafter: str) -> None:
     from llama_eagle.bench.evaluate import Evaluation, evaluate, total
     from llama_eagle.bench.prompts import read_prompts, take
     from llama_eagle.demo.run import HELD_OUT
     from llama_eagle.drafting.options import DraftingOptions
     from llama_eagle.sessions.options import MTP
-    from llama_eagle.synthetic.ggufs import convert_pair
 
     prompts = take(read_prompts([str(HELD_OUT)]), 2)
     found = []
-    for pair in (padded, (whole, DRAFT)):
-        target, draft = convert_pair(*pair, tmp_path, "f16")
+    for target, draft in files:
         drafts = DraftingOptions(MTP if drafter == "MTP" else draft, 4)
         found.append(total(evaluate(Evaluation(target, prompts, 96, drafts, threads=1)).values()))
     assert found[0].n_same == found[0].n_turns == 4
