@@ -12,7 +12,7 @@ if (LLAMA_EAGLE_PAGE AND EAGLE_NPM)
     file(REMOVE ${page_dir}/failed)
     add_custom_target(eagle-page COMMENT "Building the server's page, unless it is built: two or three minutes"
         COMMAND ${CMAKE_COMMAND} -DNPM=${EAGLE_NPM} -DUI=${LLAMA_CPP_DIR}/tools/ui -DWORK=${page_dir}
-            -DINFO=${CMAKE_BINARY_DIR}/bin/build-info.json -P ${CMAKE_CURRENT_LIST_DIR}/page_build.cmake)
+            -DINFO=${CMAKE_BINARY_DIR}/bin/build-info.json -P ${CMAKE_CURRENT_LIST_DIR}/page_build.cmake VERBATIM)
     if (EXISTS ${page_dir}/dist/index.html)
         set(EAGLE_HAS_PAGE true)
     endif()
