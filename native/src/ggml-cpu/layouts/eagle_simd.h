@@ -179,6 +179,9 @@ constexpr int TILE_ROWS = 4;
 inline vi v_load(const void * p) {
     return _mm256_loadu_si256((const __m256i *) p);
 }
+inline void v_store(void * p, vi a) {
+    _mm256_storeu_si256((__m256i *) p, a);
+}
 inline vi v_zero() {
     return _mm256_setzero_si256();
 }

@@ -157,23 +157,35 @@ struct tile_256 {
         return sum;
     }
 
+    // Computes the factors of the scales, and of the sums of activations.
+    EAGLE_INLINE static inline void factors(const block & w, int part, vi * scale, vi * pair) {
+        vi bytes[SCALES / 4], min[SCALES / 4];
+        Type::scales(w, part, bytes, min);
+        unroll<SCALES>([&](auto i)
+                           EAGLE_INLINE { scale[i] = variant::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
+        if constexpr (!variant::CENTERED) {
+            unroll<SCALES / 2>([&](auto p) EAGLE_INLINE {
+                constexpr int FIRST = 2 * p % 4;
+                pair[p] = Type::OFFSET != 0 ? v_pair16<Type::SIGNED, FIRST, FIRST + 1>(bytes[p / 2])
+                                            : v_pair16<false, FIRST, FIRST + 1>(min[p / 2]);
+            });
+        }
+    }
+
     // Subtracts the contribution of the codes' offset, or of the mins.
     template <int NR, int V>
     EAGLE_INLINE static inline void add_block(vf (*acc)[NR], const block * const * w, const int * part,
                                               const act * const * x, int prefetch_bytes, int prefetch_level) {
-        vi scale[V][SCALES], pair[V][SCALES / 2], sum[V][NR];
-        const vi * scales[V];
+        vi own_scale[V][SCALES], own_pair[V][SCALES / 2], sum[V][NR];
+        const vi *scale[V], *pair[V], *scales[V];
         for (int v = 0; v < V; ++v) {
-            vi bytes[SCALES / 4], min[SCALES / 4];
-            Type::scales(*w[v], part[v], bytes, min);
-            unroll<SCALES>(
-                [&](auto i) EAGLE_INLINE { scale[v][i] = variant::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
-            if constexpr (!variant::CENTERED) {
-                unroll<SCALES / 2>([&](auto p) EAGLE_INLINE {
-                    constexpr int FIRST = 2 * p % 4;
-                    pair[v][p] = Type::OFFSET != 0 ? v_pair16<Type::SIGNED, FIRST, FIRST + 1>(bytes[p / 2])
-                                                   : v_pair16<false, FIRST, FIRST + 1>(min[p / 2]);
-                });
+            if constexpr (Type::UNPACKED) {
+                scale[v] = w[v]->scale[part[v]];
+                pair[v] = w[v]->pair[part[v]];
+            } else {
+                factors(*w[v], part[v], own_scale[v], own_pair[v]);
+                scale[v] = own_scale[v];
+                pair[v] = own_pair[v];
             }
             for (int j = 0; j < NR; ++j) {
                 sum[v][j] = CORRECTED ? v_mul32(sum_of(pair[v], *x[j]), v_set1_32(-Type::OFFSET)) : v_zero();
@@ -181,7 +193,9 @@ struct tile_256 {
         }
         for (int s = 0; s < 8; ++s) {
             for (int v = 0; v < V; ++v) {
-                prefetch_eighth(*w[v], part[v], s, prefetch_bytes, prefetch_level);
+                if constexpr (!Type::UNPACKED) {
+                    prefetch_eighth(*w[v], part[v], s, prefetch_bytes, prefetch_level);
+                }
                 scales[v] = scale[v] + 32 / Type::SUB * s;
             }
             const int8_t * qs[NR];
@@ -202,12 +216,12 @@ struct tile_256 {
             }
         }
         unroll<V>([&](auto v) EAGLE_INLINE {
-            const vf d = v_load_f16(w[v]->d + LANES * part[v]);
+            const vf d = load_scale(w[v]->d + LANES * part[v]);
             unroll<NR>([&](auto j) EAGLE_INLINE {
                 acc[v][j] = v_fma(v_float(sum[v][j]), v_mul(d, v_set1f(x[j]->d)), acc[v][j]);
             });
             if constexpr (Type::OFFSET == 0) {
-                const vf dmin = v_load_f16(w[v]->dmin + LANES * part[v]);
+                const vf dmin = load_scale(w[v]->dmin + LANES * part[v]);
                 unroll<NR>([&](auto j) EAGLE_INLINE {
                     acc[v][j] = v_fnma(v_float(sum_of(pair[v], *x[j])), v_mul(dmin, v_set1f(x[j]->d)), acc[v][j]);
                 });
@@ -249,13 +263,65 @@ struct tile_256 {
     }
 };
 
+// --- many rows -------------------------------------------------------------------------------------------------------
+
+#ifndef EAGLE_SIMD_VNNI
+
+template <typename Type>
+struct bytes_256 : byte_codes<64> {
+    using tile = tile_256<Type>;
+    vi scale[PARTS][tile::SCALES], pair[PARTS][tile::variant::CENTERED ? 1 : tile::SCALES / 2];
+    float d[WIDE], dmin[Type::OFFSET == 0 ? WIDE : 1];
+};
+
+template <typename Type>
+struct many_256 : tile_256<unpacked_codes<Type, bytes_256<Type>>> {
+    using tile = tile_256<unpacked_codes<Type, bytes_256<Type>>>;
+    using typename tile::act;
+    using typename tile::block;
+    using packed = typename Type::block;
+    static constexpr int VALUES = 256, PIECE = 4, MANY = 5;
+
+    static inline void unpack(const packed & from, block & to) {
+        to.template unpack<Type>(from);
+        for (int part = 0; part < PARTS; ++part) {
+            tile_256<Type>::factors(from, part, to.scale[part], to.pair[part]);
+            v_storef(to.d + LANES * part, v_load_f16(from.d + LANES * part));
+            if constexpr (Type::OFFSET == 0) {
+                v_storef(to.dmin + LANES * part, v_load_f16(from.dmin + LANES * part));
+            }
+        }
+    }
+
+    template <int NR, int V>
+    EAGLE_INLINE static inline void add_piece(vf (*acc)[V][NR], const block * w, int n, const act ** x) {
+        static_assert(V == PARTS);
+        const int part[] = {0, 1};
+        for (int b = 0; b < n; ++b, ++w) {
+            const block * same[] = {w, w};
+            tile::template add_block<NR, V>(acc[0], same, part, x, 0, 0);
+            for (int j = 0; j < NR; ++j) {
+                ++x[j];
+            }
+        }
+    }
+};
+
+#endif
+
 template <typename Type>
 constexpr kernel wide_256(ggml_type type) {
+    kernel k = {type, WIDE, 256, act_size_k, pack_k, run_wide_tiles<tile_256<Type>>, true};
     if constexpr (products_256<Type>::CENTERED) {
-        return {type, WIDE, 256, act256_centered::of_row, pack_centered<Type::OFFSET>, run_wide_tiles<tile_256<Type>>,
-                true};
+        k.act_size = act256_centered::of_row;
+        k.pack = pack_centered<Type::OFFSET>;
     }
-    return {type, WIDE, 256, act_size_k, pack_k, run_wide_tiles<tile_256<Type>>, true};
+#ifndef EAGLE_SIMD_VNNI
+    if constexpr (Type::MAX != 255) {
+        k.dot_many = run_many<many_256<Type>>;
+    }
+#endif
+    return k;
 }
 
 }  // namespace

@@ -165,9 +165,69 @@ struct tile_32 {
     }
 };
 
+// --- many rows -------------------------------------------------------------------------------------------------------
+
+#ifndef EAGLE_SIMD_VNNI
+
+template <bool HAS_MIN>
+struct bytes_32 : byte_codes<8> {
+    float d[WIDE], m[HAS_MIN ? WIDE : 1];
+};
+
+template <typename Type>
+struct unpacked_32 : unpacked_codes<Type, bytes_32<Type::HAS_MIN>> {
+    using block = bytes_32<Type::HAS_MIN>;
+    static inline vf scale(const block & w, int part) { return v_loadf(w.d + LANES * part); }
+    static inline vf min(const block & w, int part) { return v_loadf(w.m + LANES * part); }
+};
+
+template <typename Type>
+struct many_32 : tile_32<unpacked_32<Type>> {
+    using tile = tile_32<unpacked_32<Type>>;
+    using typename tile::act;
+    using typename tile::block;
+    using packed = typename Type::block;
+    static constexpr int VALUES = 32, PIECE = 32, MANY = 5;
+
+    static inline void unpack(const packed & from, block & to) {
+        to.template unpack<Type>(from);
+        for (int part = 0; part < PARTS; ++part) {
+            v_storef(to.d + LANES * part, Type::scale(from, part));
+            if constexpr (Type::HAS_MIN) {
+                v_storef(to.m + LANES * part, Type::min(from, part));
+            }
+        }
+    }
+
+    template <int NR, int V>
+    EAGLE_INLINE static inline void add_piece(vf (*acc)[V][NR], const block * w, int n, const act ** x) {
+        using vectors = pass_vectors<typename tile::variant, 1>;
+        for (int b = 0; b < n; ++b, ++w) {
+            unroll<vectors::TURNS>([&](auto turn) EAGLE_INLINE {
+                const block * same[V];
+                int part[V];
+                for (int v = 0; v < V; ++v) {
+                    same[v] = w;
+                    part[v] = vectors::part(turn, v);
+                }
+                tile::template add_block<NR, V, 0>(acc[turn], same, part, x);
+            });
+            for (int j = 0; j < NR; ++j) {
+                ++x[j];
+            }
+        }
+    }
+};
+
+#endif
+
 template <typename Type>
 constexpr kernel wide_32(ggml_type type) {
-    return {type, WIDE, 32, act_size<Type>, pack<Type>, run_wide_tiles<tile_32<Type>>, true};
+    kernel k = {type, WIDE, 32, act_size<Type>, pack<Type>, run_wide_tiles<tile_32<Type>>, true};
+#ifndef EAGLE_SIMD_VNNI
+    k.dot_many = run_many<many_32<Type>>;
+#endif
+    return k;
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ struct dot_args {
     size_t w_stride;           // bytes from one row or group to the next
     int64_t n_w;               // weight rows; a multiple of the kernel's group
     const char * const * act;  // [n_act] packed activation rows
-    int n_act;                 // 1 .. CALL_ROWS
+    int n_act;                 // 1 .. CALL_ROWS; any number for dot_many
     float * const * dst;       // [n_act] outputs, n_w floats each
     tuning tune = {};
 };
@@ -49,7 +49,8 @@ struct kernel {
     // Packs blocks [begin, end) of a row of n values.
     void (*pack)(const kernel & k, const float * x, void * act, int64_t n, int64_t begin, int64_t end);
     void (*dot)(const dot_args & args);
-    bool tunable = false;  // it uses dot_args::tune
+    bool tunable = false;                               // it uses dot_args::tune
+    void (*dot_many)(const dot_args & args) = nullptr;  // null: there is none; the fastest one above CALL_ROWS
 };
 
 // Returns the kernel for weights of this type and layout, or null. Every plain type that ggml can multiply has one.

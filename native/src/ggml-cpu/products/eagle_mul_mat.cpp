@@ -94,35 +94,27 @@ void pack_rows(const ggml_compute_params * params, const ggml_tensor * x, const 
     }
 }
 
-// In a prompt the weights are in L2 after the first pass, so several passes of a few rows are faster than turns at each
-// block.
+// For kernels without dot_many. In a prompt the weights are in L2 after the first pass, so several passes of a few rows
+// are faster than turns at each block.
 constexpr int PROMPT_ROWS = 8;
 
-void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const char * const * act, float * const * dst,
-              int64_t n_act) {
-    const int64_t most = n_act > CALL_ROWS ? CALL_ROWS - 1 : CALL_ROWS;  // a multiple of the rows of a pass
-    if (n_act > MAX_ROWS && tune.rows == 0) {
+void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const row_set & rows) {
+    const bool are_many = rows.n > CALL_ROWS && k.dot_many != nullptr;
+    const int most = are_many ? rows.n : rows.n > CALL_ROWS ? CALL_ROWS - 1 : CALL_ROWS;  // a multiple of a pass's rows
+    if (rows.n > MAX_ROWS && tune.rows == 0) {
         tune.rows = PROMPT_ROWS;
     }
     const size_t row = w.tensor->nb[1];
-    for (int64_t first = 0; first < n_act; first += most) {
-        const int n = (int) std::min(most, n_act - first);
-        float * out[CALL_ROWS];
+    for (int first = 0; first < rows.n; first += most) {
+        const int n = std::min(most, rows.n - first);
+        float * out[row_set::MAX];
         for (int j = 0; j < n; ++j) {
-            out[j] = dst[first + j] + w.begin;
+            out[j] = rows.dst[first + j] + w.begin;
         }
-        k.dot(
-            {&k, w.tensor->ne[0], w.matrix + w.begin * row, row * k.group, w.end - w.begin, act + first, n, out, tune});
+        (are_many ? k.dot_many : k.dot)({&k, w.tensor->ne[0], w.matrix + w.begin * row, row * k.group, w.end - w.begin,
+                                         rows.act + first, n, out, tune});
     }
 }
-
-// Activation rows of one matrix of src0: all tokens of all heads that share it, gathered once per chunk.
-struct row_set {
-    static constexpr int MAX = 8 * (CALL_ROWS - 1);
-    const char * act[MAX];
-    float * dst[MAX];
-    int n = 0;
-};
 
 static void gather(const ggml_tensor * node, const kernel & k, const char * work, int64_t i02, int64_t i03,
                    int64_t first, row_set & rows) {
@@ -169,8 +161,7 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * node, const kerne
         for (int64_t first = 0; first < per_set; first += row_set::MAX) {
             row_set rows;
             gather(node, k, work, i02, i03, first, rows);
-            dot_rows(k, {w, matrix, begin, std::min(begin + step, w->ne[1])}, all->run.tune, rows.act, rows.dst,
-                     rows.n);
+            dot_rows(k, {w, matrix, begin, std::min(begin + step, w->ne[1])}, all->run.tune, rows);
         }
     }
     if (!all->run.is_over() && !units.was_left() && all->finished.fetch_add(1) + 1 == params->nth) {

@@ -28,6 +28,14 @@ void mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * nod
 size_t mul_mat_id_work_size(int n_threads, const struct ggml_tensor * node, const kernel & k);
 void mul_mat_id(const struct ggml_compute_params * params, struct ggml_tensor * node, const kernel & k);
 
+// Activation rows that are multiplied together, and where their products go.
+struct row_set {
+    static constexpr int MAX = 8 * (CALL_ROWS - 1);
+    const char * act[MAX];
+    float * dst[MAX];
+    int n = 0;
+};
+
 // Weight rows [begin, end) of one matrix.
 struct weight_rows {
     const struct ggml_tensor * tensor;
@@ -35,9 +43,8 @@ struct weight_rows {
     int64_t begin, end;
 };
 
-// Multiplies the weight rows by any number of activation rows.
-void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const char * const * act, float * const * dst,
-              int64_t n_act);
+// Multiplies the weight rows by the activation rows.
+void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const row_set & rows);
 
 // Packs this ticket's share of the rows of src1 into `work`.
 void pack_rows(const struct ggml_compute_params * params, const struct ggml_tensor * x, const kernel & k, char * work);

@@ -53,19 +53,18 @@ static void multiply(const ggml_tensor * node, const kernel & k, const char * pa
                      const routed * rows, int64_t n, int64_t begin, int64_t end) {
     const ggml_tensor * w = node->src[0];
     const ggml_tensor * x = node->src[1];
-    for (int64_t first = 0; first < n; first += CALL_ROWS) {
-        const char * act[CALL_ROWS];
-        float * dst[CALL_ROWS];
-        const int64_t count = std::min<int64_t>(CALL_ROWS, n - first);
-        for (int64_t j = 0; j < count; ++j) {
+    const int64_t most = k.dot_many != nullptr ? row_set::MAX : CALL_ROWS;
+    for (int64_t first = 0; first < n; first += most) {
+        row_set set;
+        set.n = (int) std::min(most, n - first);
+        for (int j = 0; j < set.n; ++j) {
             const routed r = rows[first + j];
             const int64_t i1 = r.slot % x->ne[1];
-            act[j] = k.pack_block == 0 ? (const char *) x->data + i1 * x->nb[1] + r.token * x->nb[2]
-                                       : packed + (i1 + r.token * x->ne[1]) * k.act_size(k, x->ne[0]);
-            dst[j] = (float *) ((char *) node->data + r.slot * node->nb[1] + r.token * node->nb[2]);
+            set.act[j] = k.pack_block == 0 ? (const char *) x->data + i1 * x->nb[1] + r.token * x->nb[2]
+                                           : packed + (i1 + r.token * x->ne[1]) * k.act_size(k, x->ne[0]);
+            set.dst[j] = (float *) ((char *) node->data + r.slot * node->nb[1] + r.token * node->nb[2]);
         }
-        dot_rows(k, {w, (const char *) w->data + expert * w->nb[2], begin, end}, default_tuning(count), act, dst,
-                 count);
+        dot_rows(k, {w, (const char *) w->data + expert * w->nb[2], begin, end}, default_tuning(set.n), set);
     }
 }
 

@@ -163,12 +163,12 @@ inline vi code_of(const Codes & c, int s, int part) {
 // open, add, and close into 32-bit lanes. Every step is exact in integers, so all variants have the same results. It
 // also defines the format of activations (`activation`; `store` returns the sum of those whose codes have an offset),
 // the activations of vector K of the codes (`values`), the number of rows in a turn (`AT_ONCE`), the number of parts
-// that share loaded activations (`TOGETHER`), and the scale factor from byte K of each lane (`scale`). Two parts and
-// five rows need ten sums, which fit the registers of AVX2.
+// that share loaded activations (`TOGETHER`), and the scale factor from byte K of each lane (`scale`). Sums that start
+// `FROM_ZERO` begin with the `first` product. Two parts and five rows need ten sums, which fit the registers of AVX2.
 
 struct int8_activations {
     using activation = int8_t;
-    static constexpr bool CENTERED = false;
+    static constexpr bool CENTERED = false, FROM_ZERO = false;
     static inline int store(const int8_t * q, int8_t * to) {
         std::copy(q, q + 32, to);
         return std::accumulate(q, q + 32, 0);
@@ -238,6 +238,7 @@ struct products : sums_of_pairs {
     using sums = vi;
     static constexpr int FIT = 32767 / (2 * 127 * MAX), RUN = FIT >= 8 ? 8 : FIT >= 4 ? 4 : 2;
     static constexpr int AT_ONCE = 5, TOGETHER = 2, ROWS = 9;
+    static constexpr bool FROM_ZERO = true;
     static_assert(FIT >= RUN, "codes are too large");
     template <bool SCALED>
     static inline vi open(vi) {
@@ -247,6 +248,7 @@ struct products : sums_of_pairs {
     static inline vi codes(const Block & w, int s, int part) {
         return Type::template code<K>(w, s, part);
     }
+    static inline vi first(vi q, vi x) { return v_maddubs(q, x); }
     static inline void add(vi & p, vi q, vi x) { add_products(p, q, x); }
     template <bool SCALED>
     static inline vi close(vi sum, vi p, vi scale) {
@@ -260,7 +262,7 @@ struct products : sums_of_pairs {
 template <int MAX, int OFFSET>
 struct centered_products : products<MAX> {
     static constexpr int RUN = 4;
-    static constexpr bool CENTERED = true;
+    static constexpr bool CENTERED = true, FROM_ZERO = false;
     static_assert(2 * 127 * MAX < 32768 && 2 * RUN * 127 * std::max(OFFSET, MAX - OFFSET) < 32768,
                   "codes are too large");
 };
@@ -304,7 +306,7 @@ struct vi_words {
 struct word_products {
     using sums = vi;
     using activation = int16_t;
-    static constexpr bool CENTERED = false;
+    static constexpr bool CENTERED = false, FROM_ZERO = false;
     static constexpr int RUN = VECTORS, AT_ONCE = 5, TOGETHER = 2;
     static inline int store(const int8_t * q, int16_t * to) {
         int even = 0;
@@ -377,7 +379,11 @@ EAGLE_INLINE inline void add_32(vi (*sum)[ALL], const Block * const * w, const i
             for (int j = 0; j < NR; ++j) {
                 const auto values = variant::template values<K>(x[FIRST + j]);
                 for (int v = 0; v < V; ++v) {
-                    variant::add(p[v][j], q[v], values);
+                    if constexpr (variant::FROM_ZERO && decltype(k)::value == 0) {
+                        p[v][j] = variant::first(q[v], values);
+                    } else {
+                        variant::add(p[v][j], q[v], values);
+                    }
                 }
             }
         });
@@ -406,10 +412,18 @@ struct mxfp4_values {
     static constexpr uint8_t TABLE[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 };
 
+inline vf load_scale(const uint16_t * d) {
+    return v_load_f16(d);
+}
+inline vf load_scale(const float * d) {
+    return v_loadf(d);
+}
+
 // Codes that are values themselves, and codes that index a table of values.
 template <typename Block>
 struct plain_codes {
     using block = Block;
+    static constexpr bool UNPACKED = false;
     static constexpr bool ODD_ARE_SIGNED = true;  // of 8-bit codes, if words are multiplied
     template <int K>
     static inline vi code(const Block & w, int s, int part) {
@@ -421,6 +435,7 @@ template <typename Block, typename Values>
 struct table_codes {
     using block = Block;
     static constexpr int MAX = Values::MAX, OFFSET = Values::OFFSET;
+    static constexpr bool UNPACKED = false;
     static constexpr bool ODD_ARE_SIGNED = false;
     template <int K>
     static inline vi code(const Block & w, int s, int part) {
@@ -434,6 +449,81 @@ struct table_codes {
     }
 #endif
 };
+
+// --- many rows -------------------------------------------------------------------------------------------------------
+//
+// Codes are unpacked once for all activation rows, some blocks of a group at a time, which stay in L1. Sums of earlier
+// blocks wait in the outputs meanwhile. With VNNI unpacking is a smaller part of the work.
+
+#ifndef EAGLE_SIMD_VNNI
+
+// Codes of N vectors in bytes, each with its final value.
+template <int N>
+struct byte_codes {
+    alignas(64) uint8_t codes[N][4 * WIDE];
+
+    template <typename Type>
+    void unpack(const typename Type::block & from) {
+        for (int s = 0; s < N / VECTORS; ++s) {
+            unroll<VECTORS>([&](auto k) EAGLE_INLINE {
+                for (int part = 0; part < PARTS; ++part) {
+                    vi q = Type::template code<k>(from, s, part);
+                    if constexpr (Type::MAX == 255 && !Type::ODD_ARE_SIGNED) {
+                        q = v_xor(q, v_set1_16(-32768));
+                    }
+                    v_store(codes[VECTORS * s + k] + 4 * LANES * part, q);
+                }
+            });
+        }
+    }
+};
+
+template <typename Type, typename Block>
+struct unpacked_codes : Type {
+    using block = Block;
+    static constexpr bool UNPACKED = true, ODD_ARE_SIGNED = true;
+    template <int K>
+    static inline vi code(const Block & w, int s, int part) {
+        return v_load(w.codes[VECTORS * s + K] + 4 * LANES * part);
+    }
+};
+
+// Tile: of unpacked blocks, with `unpack` and `template <int NR, int V> void add_piece(vf (*acc)[V][NR], const block *,
+// int n, const act * const * x)`.
+template <typename Tile>
+void run_many(const dot_args & a) {
+    using vectors = pass_vectors<typename Tile::variant, 1>;
+    constexpr int NR = Tile::MANY, TURNS = vectors::TURNS, V = vectors::V;
+    typename Tile::block piece[Tile::PIECE];
+    const int64_t blocks = a.n / Tile::VALUES;
+    for (int64_t b = 0; b < blocks; b += Tile::PIECE) {
+        const int n = (int) std::min<int64_t>(Tile::PIECE, blocks - b);
+        for (int64_t i = 0; i < a.n_w; i += WIDE) {
+            const auto * w = (const typename Tile::packed *) (a.w + i / WIDE * a.w_stride) + b;
+            for (int k = 0; k < n; ++k) {
+                Tile::unpack(w[k], piece[k]);
+            }
+            for (int first = 0; first < a.n_act; first += NR) {
+                const typename Tile::act * x[NR];
+                float * dst[NR];
+                for (int j = 0; j < NR; ++j) {  // the last row is computed repeatedly
+                    const int row = std::min(first + j, a.n_act - 1);
+                    x[j] = (const typename Tile::act *) a.act[row] + b;
+                    dst[j] = a.dst[row] + i;
+                }
+                vf acc[TURNS][V][NR];
+                each<TURNS, V, NR>([&](auto turn, auto v, auto j) EAGLE_INLINE {
+                    acc[turn][v][j] = b > 0 ? v_loadf(dst[j] + vectors::row(turn, v)) : v_zerof();
+                });
+                Tile::template add_piece<NR, V>(acc, piece, n, x);
+                each<TURNS, V, NR>([&](auto turn, auto v, auto j)
+                                       EAGLE_INLINE { v_storef(dst[j] + vectors::row(turn, v), acc[turn][v][j]); });
+            }
+        }
+    }
+}
+
+#endif
 
 }  // namespace eagle
 
