@@ -120,9 +120,10 @@ atoms = st.sampled_from(
 times = st.sampled_from(["", "", "*", "+", "?", "{2}", "{0,2}", "{1,}", "*?"])
 pieces = st.recursive(
     st.tuples(atoms, times).map("".join),
-    lambda inner: st.tuples(st.lists(inner, min_size=1, max_size=3).map("|".join), times).map(
-        lambda p: f"({p[0]}){p[1]}"
-    ),
+    # Nested repetitions without end take Python, and the sampler that refuses them, an exponential time.
+    lambda inner: st.tuples(
+        st.lists(inner, min_size=1, max_size=3).map("|".join), st.sampled_from(["", "?", "{2}"])
+    ).map(lambda p: f"({p[0]}){p[1]}"),
     max_leaves=4,
 )
 patterns = st.tuples(st.sampled_from(["", "^"]), st.lists(pieces, max_size=4).map("".join), st.sampled_from(["", "$"]))

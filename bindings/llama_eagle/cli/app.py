@@ -256,8 +256,9 @@ def _accept_plain_values(parameter: Any) -> None:
         if value is None and not parameter.required:
             return () if parameter.multiple or parameter.nargs == -1 else None
         if info.parser is not None:
-            with suppress(Exception):  # typer calls it again, and reports the error
+            with suppress(Exception):
                 return info.parser(value)
+            return convert(ctx, value)  # calls it again, and reports the error
         if kind is Path and isinstance(value, str):
             return Path(value)
         if kind in PLAIN_NUMBERS and isinstance(value, str) and PLAIN_NUMBERS[kind].fullmatch(value):
