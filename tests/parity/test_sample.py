@@ -83,7 +83,7 @@ def test_same_tokens(ctx: Any, chain: str, kind: str) -> None:
 
 def test_an_invalid_grammar_leaves_nothing_behind(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chain is freed with the samplers that it has by then."""
-    import llama_cpp
+    from llama_eagle.native import llama_cpp
 
     freed = []
     free = llama_cpp.llama_sampler_free

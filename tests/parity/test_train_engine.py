@@ -261,8 +261,8 @@ def exported(folder: Path, ffn_size: int, info: TargetInfo) -> str:
         ({"init": "wide"}, "trained for a target of hidden size 48"),
         ({"mrope": True}, "has no mrope_section"),
         ({"features": Path("features")}, "its features are of other data"),
-        ({"family": "qwen35-text", "mtp": True, "init": "none"}, "none"),
-        ({"family": "qwen35-text", "mtp": True, "init": "head"}, r"pre_fc_norm_embedding\.weight is \[48\]"),
+        ({"family": "qwen35-text", "kind": "mtp", "init": "none"}, "none"),
+        ({"family": "qwen35-text", "kind": "mtp", "init": "head"}, r"pre_fc_norm_embedding\.weight is \[48\]"),
     ],
 )
 def test_what_is_refused_before_the_target_writes(
@@ -282,14 +282,14 @@ def test_what_is_refused_before_the_target_writes(
     assert not settings.output.exists()
 
 
-@pytest.mark.parametrize(("family", "mtp"), [("qwen3", False), ("qwen35-text", True)])
+@pytest.mark.parametrize(("family", "kind"), [("qwen3", "eagle3"), ("qwen35-text", "mtp")])
 def test_the_speed_is_measured_before_writing(
-    family: str, mtp: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The target's pass over two texts takes one second and a training step two; three epochs are planned."""
     gguf = convert(make_training_target(family, tmp_path / "target", hidden_size=32, intermediate_size=48))
     settings = Settings(
-        output=tmp_path / "draft", target=str(gguf), data=("self",), device="cpu", dtype="f32", mtp=mtp, batch_size=2
+        output=tmp_path / "draft", target=str(gguf), data=("self",), device="cpu", dtype="f32", kind=kind, batch_size=2
     )  # fmt: skip
     seconds = iter([1.0, 2.0, 1.0, 2.0])
     monkeypatch.setattr(training_run, "_second_time", lambda work: (work(), next(seconds))[1])

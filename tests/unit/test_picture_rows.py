@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from llama_eagle.errors import InputError
+from llama_eagle.sessions import text_memory
 from llama_eagle.sessions.checkpoints import CheckpointStore
 from llama_eagle.sessions.session import Listener
 from llama_eagle.sessions.text_memory import TextMemory
@@ -75,7 +76,8 @@ def test_pieces_and_pictures_are_evaluated_one_after_the_other() -> None:
     assert memory.session.evaluated == EVALUATED
     assert memory.known.tolist() == TEXT
     assert memory.is_live and not memory.needs_eval(())
-    assert done == [n / len(TEXT) for n in (4, 5, 8, 10, 12, 15, 16)]
+    work = text_memory._work
+    assert done == [work(0, n) / work(0, len(TEXT)) for n in (4, 5, 8, 10, 12, 15, 16)]
     assert memory.pictures is not None and memory.pictures.n_encoded == 3
 
 

@@ -1,13 +1,13 @@
 """Real runs of plain decoding, look-up alone and a draft with look-up, in turns, by kind of question.
 
     python bench/studies/auto/never_slower.py TARGET.gguf [--draft DRAFT.gguf|mtp] [--data chat,math,lookup] [--limit 1]
-        [--turns 2] [-n 320] [--first 64] [--threads 2] [--seconds 110] [--json RUNS.jsonl]
+        [--turns 2] [-n 320] [--first 64] [--threads 2] [--seconds 110] [--runs RUNS.jsonl]
 
 A side's time is that of its rounds behind the first 64 tokens. Each round counts with the lower quartile of all rounds
 of its kind and size in any turn, because other programs slow some rounds down. A share is the time of the better of
 plain decoding and look-up over that of a side; the goal of `auto` is 0.97. Answers of less than
 128 tokens are left out. --seconds starts no question that would end
-later; with --json the next call goes on behind the questions of the file.
+later; with --runs the next call goes on behind the questions of the file.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--runs", type=Path)
     args = parser.parse_args()
     prompts = take(read_prompts(args.data.split(",")), args.limit)
-    runs = [json.loads(line) for line in args.json.read_text().splitlines()] if args.json and args.json.exists() else []
+    runs = [json.loads(line) for line in args.runs.read_text().splitlines()] if args.runs and args.runs.exists() else []
     begun, longest = time.monotonic(), 0.0
     draft = Path(args.draft) if args.draft not in (None, "mtp") else args.draft
     with ModelPair(PairOptions(args.target, draft)) as pair:
@@ -143,8 +143,8 @@ def main() -> None:
             if at + longest > begun + args.seconds:
                 break
             runs.append(measured(answerer, prompt, sides(args.draft), args.turns))
-            if args.json:
-                with args.json.open("a") as file:
+            if args.runs:
+                with args.runs.open("a") as file:
                     print(json.dumps(runs[-1]), file=file)
             longest = max(longest, time.monotonic() - at)
     print(f"{len(runs)} of {len(prompts)} questions", *lines(runs, args.first), sep="\n")
