@@ -1,4 +1,4 @@
-"""Real runs of plain decoding, look-up alone and a draft with look-up, in turns, by kind of question.
+"""Real runs of plain decoding, look-up alone and a draft with look-up, one after another, by kind of question.
 
     python bench/studies/auto/never_slower.py TARGET.gguf [--draft DRAFT.gguf|mtp] [--data chat,math,lookup] [--limit 1]
         [--turns 2] [-n 320] [--first 64] [--threads 2] [--seconds 110] [--runs RUNS.jsonl]
