@@ -1,6 +1,7 @@
 """config.json of published checkpoints: llama.cpp's converter reads it as transformers does, or it is refused by name.
 
-tests/fixtures/published.json has the keys that publishers wrote, which differ from those that transformers 5 saves.
+tests/fixtures/published.json has keys as publishers wrote them, to our knowledge: no copy of their files was at hand.
+They differ from those that transformers 5 saves.
 """
 
 from __future__ import annotations
