@@ -178,16 +178,24 @@ def make_draft(
             _require_same_model(earlier, frozen)
             draft.load_state_dict({"lm_head.weight": draft.lm_head.weight, **earlier.tensors})
             return draft
-        draft.norm.weight.copy_(frozen.norm_gain)
-        draft.fc.weight.mul_(FC_NOISE)[:, -geometry.hidden_size :] += torch.eye(geometry.hidden_size)
-        block = draft.midlayer
-        if frozen.mlp_up is not None and frozen.mlp_up.shape == block.mlp.up_proj.weight.shape:
-            assert frozen.mlp_norm is not None and frozen.mlp_gate is not None and frozen.mlp_down is not None
-            block.post_attention_layernorm.weight.copy_(frozen.mlp_norm)
-            block.mlp.gate_proj.weight.copy_(frozen.mlp_gate)
-            block.mlp.up_proj.weight.copy_(frozen.mlp_up)
-            block.mlp.down_proj.weight.copy_(frozen.mlp_down)
+        start_from_target(draft, draft.midlayer, frozen)
     return draft
+
+
+def start_from_target(draft: Any, block: Any, frozen: Frozen) -> None:
+    """Have a new draft start with the target's last norm, highest boundary and, if the sizes fit, last MLP.
+
+    draft: has `fc`, `norm` and `geometry`. block: its block that takes the MLP.
+    """
+    hidden_size = draft.geometry.hidden_size
+    draft.norm.weight.copy_(frozen.norm_gain)
+    draft.fc.weight.mul_(FC_NOISE)[:, -hidden_size:] += torch.eye(hidden_size)
+    if frozen.mlp_up is not None and frozen.mlp_up.shape == block.mlp.up_proj.weight.shape:
+        assert frozen.mlp_norm is not None and frozen.mlp_gate is not None and frozen.mlp_down is not None
+        block.post_attention_layernorm.weight.copy_(frozen.mlp_norm)
+        block.mlp.gate_proj.weight.copy_(frozen.mlp_gate)
+        block.mlp.up_proj.weight.copy_(frozen.mlp_up)
+        block.mlp.down_proj.weight.copy_(frozen.mlp_down)
 
 
 def refuse_differing(settings: Settings, info: TargetInfo, earlier: Earlier) -> None:

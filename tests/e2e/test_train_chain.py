@@ -97,6 +97,12 @@ def test_train_convert_generate(known: tuple[Path, Path], tmp_path: Path, capsys
     assert drafted["speculative"]["mean_emitted"] > 2, (trained, drafted["speculative"])
 
 
+def greedy(target: Path) -> tuple[object, ...]:
+    """Return the arguments that continue a text of the known words."""
+    options = ("-n", 64, "--temp", 0, "--ignore-eos", "-t", 1)
+    return ("generate", "-m", target, "--raw", "-p", "the quick brown", *options)
+
+
 @pytest.mark.native
 def test_train_from_a_gguf_to_a_gguf(
     known: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -119,21 +125,7 @@ def test_train_from_a_gguf_to_a_gguf(
     assert ended.endswith("on held-out data; 1 epoch is done")
     assert advice.startswith(("Use it, ", "Do not use it yet")) and " times plain decoding, measured" in advice
     assert (f"llama-eagle generate -m {target} -d {draft}" in advice) == advice.startswith("Use it")
-    generate = (
-        "generate",
-        "-m",
-        target,
-        "--raw",
-        "-p",
-        "the quick brown",
-        "-n",
-        64,
-        "--temp",
-        0,
-        "--ignore-eos",
-        "-t",
-        1,
-    )
+    generate = greedy(target)
     # Named: on a busy machine the draft next to the target can have been measured to be slower than plain decoding.
     drafting = ("-d", draft, "--n-draft", 4, "--no-lookup")
     plain, found = (command(capsys, *generate, *more)[1] for more in (("-d", "none"), drafting))
@@ -148,21 +140,7 @@ def test_a_dspark_draft_of_a_gguf(known: tuple[Path, Path], tmp_path: Path, caps
     target, short = tmp_path / "my-model.gguf", tmp_path / "short.txt"
     convert_target(folder, target)
     short.write_text(text.read_text()[:500])
-    generate = (
-        "generate",
-        "-m",
-        target,
-        "--raw",
-        "-p",
-        "the quick brown",
-        "-n",
-        64,
-        "--temp",
-        0,
-        "--ignore-eos",
-        "-t",
-        1,
-    )
+    generate = greedy(target)
     plain = command(capsys, *generate, "-d", "none")[1]
     emitted = []
     for data, rate in ((short, 1e-9), (text, 3e-3)):

@@ -9,6 +9,7 @@ the names and shapes of a published checkpoint.
 from __future__ import annotations
 
 import torch
+from llama_eagle.train.initial import start_from_target
 from llama_eagle.train.model import Geometry, Mlp, RMSNorm, rotate
 from llama_eagle.train.mtp.head import OutputRows
 from llama_eagle.train.targets.checkpoint import Frozen, TargetInfo
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 N_LAYERS, RANK = 2, 64  # of a new draft
-FC_NOISE = 0.3  # factor of fc's random weights, next to the identity
 
 
 def _linear(n_in: int, n_out: int) -> nn.Linear:
@@ -152,16 +152,8 @@ def make_block_draft(geometry: Geometry, frozen: Frozen, draft_ids: Tensor, mask
         draft = BlockDraft(geometry, frozen.embedding[mask_token].float(), rows)
         projection = torch.randn(geometry.hidden_size, RANK) * geometry.hidden_size**-0.5
     with torch.no_grad():
-        draft.norm.weight.copy_(frozen.norm_gain)
-        draft.fc.weight.mul_(FC_NOISE)[:, -geometry.hidden_size :] += torch.eye(geometry.hidden_size)
+        start_from_target(draft, draft.layers[-1], frozen)
         embedding = frozen.embedding.float().cpu()
         draft.markov_head.markov_w1.weight.copy_(embedding / embedding.std() @ projection)
         draft.markov_head.markov_w2.weight.zero_()
-        last: Layer = draft.layers[-1]  # type: ignore[assignment]
-        if frozen.mlp_up is not None and frozen.mlp_up.shape == last.mlp.up_proj.weight.shape:
-            assert frozen.mlp_norm is not None and frozen.mlp_gate is not None and frozen.mlp_down is not None
-            last.post_attention_layernorm.weight.copy_(frozen.mlp_norm)
-            last.mlp.gate_proj.weight.copy_(frozen.mlp_gate)
-            last.mlp.up_proj.weight.copy_(frozen.mlp_up)
-            last.mlp.down_proj.weight.copy_(frozen.mlp_down)
     return draft

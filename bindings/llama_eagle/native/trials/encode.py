@@ -17,6 +17,7 @@ from llama_eagle.errors import InputError
 from llama_eagle.native import log
 from llama_eagle.native.calls import library
 from llama_eagle.native.trials.child import forbid_core_files, report, try_model
+from llama_eagle.native.trials.trial import load_without_weights
 
 MAX_SECONDS = 3600  # some encoders enlarge every picture
 SIDE = 112  # pixels
@@ -37,10 +38,7 @@ def _encode(encoder: str, text: str) -> str:
     import llama_cpp as api
     import llama_cpp.mtmd_cpp as mtmd
 
-    model_params = api.llama_model_default_params()
-    model_params.no_alloc, model_params.load_mode, model_params.n_gpu_layers = True, api.LLAMA_LOAD_MODE_NONE, 0
-    log.clear()
-    model = api.llama_model_load_from_file(os.fsencode(text), model_params)
+    model = load_without_weights(text)
     if not model:
         return f"llama.cpp cannot load its text model: {log.first_error() or 'no reason given'}"
     mtmd.mtmd_helper_log_set(log.callback(), ctypes.c_void_p(0))

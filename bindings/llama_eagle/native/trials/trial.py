@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.files import kept_json, write_json
@@ -55,16 +56,22 @@ def _tried(path: Path, *options: str) -> str | None:
     return None
 
 
+def load_without_weights(path: str) -> Any:
+    """Return a llama_model pointer, null if llama.cpp cannot load the file."""
+    from llama_eagle.native import llama_cpp
+
+    params = llama_cpp.llama_model_default_params()
+    params.no_alloc, params.load_mode, params.n_gpu_layers = True, llama_cpp.LLAMA_LOAD_MODE_NONE, 0
+    log.clear()
+    return llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+
+
 def _problem(path: str, *options: str) -> str:
     """Load the model without weights, and make a context, which reserves the graphs of a prompt and of a token."""
     library()
     from llama_eagle.native import llama_cpp
 
-    model_params = llama_cpp.llama_model_default_params()
-    model_params.no_alloc, model_params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
-    model_params.n_gpu_layers = 0
-    log.clear()
-    model = llama_cpp.llama_model_load_from_file(os.fsencode(path), model_params)
+    model = load_without_weights(path)
     if not model:
         return f"llama.cpp could not load it: {log.first_error() or 'no reason given'}"
     params = llama_cpp.llama_context_default_params()
