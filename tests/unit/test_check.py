@@ -176,6 +176,10 @@ def test_warnings_do_not_part_a_pair(pair: tuple[Path, Path], tmp_path: Path) ->
     report = check_models(pair[0], rewritten(pair[1], tmp_path / "draft.gguf", keys=keys))
     assert report.compatible
     assert len(report.findings) == 2
+    refused = check_models(
+        pair[0], rewritten(pair[1], tmp_path / "refused.gguf", keys={**keys, "eagle3.target_layers": [2, 2, 3]})
+    )
+    assert {finding.level for finding in refused.findings} == {"error"}
 
 
 def test_files_of_other_kinds(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ def check_models(target: Path | str, draft: Path | str | None = None) -> CheckRe
 def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
     """Return every reason why these files cannot run, or would draft badly.
 
-    Findings without a file are about the pair, which is checked only if both files are valid.
+    Findings without a file are about the pair, which is checked only if both files are valid. A refused pair has
+    errors alone.
     """
     findings = [finding for files in (target, draft) if files for finding in check_files(files)]
     if draft is None or any(finding.level == "error" for finding in findings):
@@ -131,7 +132,8 @@ def find(target: list[Header], draft: list[Header] | None) -> list[Finding]:
     else:
         stored = {name for file in target for name in file.tensors}
         problems, warnings = iter(pair_problems(target[0], draft[0], stored)), iter(())
-    findings += [Finding("error", problem) for problem in problems]
+    if errors := [Finding("error", problem) for problem in problems]:
+        return findings + errors
     return findings + [Finding("warning", warning) for warning in (*warnings, *_warnings(target[0], draft[0]))]
 
 
