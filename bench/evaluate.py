@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llama_eagle.bench.prompts import Message, Prompt
-from llama_eagle.drafting.options import DraftingOptions
+from llama_eagle.bench.prompts import Message, Prompt, read_prompts, take
+from llama_eagle.drafting.options import LOOKUP, DraftingOptions
 from llama_eagle.errors import InputError
 from llama_eagle.generation.generate import GenerationResult
 from llama_eagle.generation.options import SamplingParams
 from llama_eagle.generation.run import GREEDY, Run, decode
 from llama_eagle.generation.stats import Statistics
+from llama_eagle.gguf.architectures import copies_state
+from llama_eagle.gguf.header import read_header
 from llama_eagle.native.processor.threads import n_threads
 from llama_eagle.sessions.exact import require, set_mode
 from llama_eagle.sessions.models import ModelPair
@@ -22,6 +24,9 @@ from llama_eagle.sessions.options import LoadOptions, PairOptions
 from llama_eagle.sessions.text import Tokenizer, chat_text
 from llama_eagle.vision.encoder import MARKER, VisionEncoder, require_encoder
 from llama_eagle.vision.in_text import PicturesInText
+
+GAIN_TOKENS = 96  # per answer
+LEAST_GAIN = 1.03  # of the speed without the draft: less is within the error of the measurement
 
 
 @dataclass(frozen=True)
@@ -190,3 +195,41 @@ class _Answerer:
         found = [self.pictures.open(path, f"{prompt.source}: {path}") for path in shown]
         encode = self.tokenizer.encode
         return self.pictures.insert(text, found, lambda part, first: encode(part, add_bos=add_bos and first))
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Tokens/s with plain decoding, prompt look-up alone, and the draft as commands run it, with look-up.
+
+    lookup: None if commands do not use look-up with the target by default.
+    """
+
+    plain: float
+    lookup: float | None
+    draft: float
+
+    @property
+    def speedup(self) -> float:
+        """Speed relative to the faster way without the draft."""
+        return self.draft / max(self.plain, self.lookup or 0.0)
+
+    @property
+    def pays(self) -> bool:
+        return self.speedup >= LEAST_GAIN
+
+    def __str__(self) -> str:
+        lookup = "" if self.lookup is None else f"{self.lookup:.1f} with prompt look-up alone, "
+        speeds = f"{self.draft:.1f} tokens/s with it, {lookup}{self.plain:.1f} with plain decoding"
+        return f"{self.speedup:.2f} times the speed without it: {speeds}"
+
+
+def measure_gain(target: Path, draft: Path, on_progress: Callable[[float], None] = lambda fraction: None) -> Gain:
+    """Answer a chat of each category of the built-in set in each way, alternating.
+
+    Raises `InputError` if a chat exceeds the target's context, `EnvironmentFailure` if there is too little memory.
+    """
+    drafting = DraftingOptions(draft)
+    others = [] if copies_state(read_header(target)) else [DraftingOptions(LOOKUP)]
+    job = Evaluation(target, take(read_prompts(["chat"]), 1), GAIN_TOKENS, drafting)
+    own, *by_lookup = (total(scores.values()) for scores in evaluate_all(job, [drafting, *others], on_progress))
+    return Gain(own.plain_tps, by_lookup[0].tps if by_lookup else None, own.tps)

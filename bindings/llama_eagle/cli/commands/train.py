@@ -5,17 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llama_eagle import console
 from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import ADVANCED, Json, Overwrite, Yes, find_model, read_layers
-from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError
+from llama_eagle.errors import EagleError, EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import check_output, expand_home, refuse_existing, refuse_sources
+
+if TYPE_CHECKING:
+    from llama_eagle.bench.evaluate import Gain
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -294,38 +297,46 @@ def train(
         return
     if gguf is not None:
         _convert(report.output, target, gguf, gguf_type.lower())
+    file = gguf or next(Path(report.output).glob("mtp-*.gguf"), None)
+    gain = _gain(target, file, report.accuracy or ()) if file is not None and expand_home(target).is_file() else None
     if json:
-        console.result(report.to_json())
+        console.result(report.to_json() | {"gain": gain and asdict(gain)})
         return
     score = "" if report.mean_emitted is None else f", {report.mean_emitted:.2f} tokens per round on held-out data"
     console.data(f"{gguf or report.output}: {report.steps} steps{score}; {report.ended}")
-    file = gguf or next(Path(report.output).glob("mtp-*.gguf"), None)
     if file is not None and expand_home(target).is_file():
-        console.data(_advice(target, file, report.accuracy or ()))
+        console.data(_advice(target, file, gain))
 
 
-def _advice(target: str, draft: Path, rates: Sequence[float]) -> str:
-    """Return the command that uses a trained draft, or the reason not to. The times of its rounds are measured first.
+def _gain(target: str, draft: Path, rates: Sequence[float]) -> Gain | None:
+    """Measure a trained draft, and keep its price; return None if that is impossible.
 
     rates: acceptance on held-out data.
     """
+    from llama_eagle.bench.evaluate import measure_gain
     from llama_eagle.cli.commands.check import measure_drafting
-    from llama_eagle.drafting.price import keep_rates, price
+    from llama_eagle.drafting.price import keep_rates
     from llama_eagle.gguf.header import read_model
+    from llama_eagle.progress import progress
 
     path = expand_home(target)
-    files = read_model(path)[1], read_model(draft)[1]
-    cost = None
-    with suppress(EnvironmentFailure, OSError):  # too little memory, a cache that cannot be written
+    with suppress(EnvironmentFailure, InputError, OSError):  # too little memory, a short context, a read-only cache
         measure_drafting(path, draft)
-        keep_rates(*files, rates)
-        cost = price(*files)
+        keep_rates(read_model(path)[1], read_model(draft)[1], rates)
+        with progress("measuring the draft") as on_progress:
+            return measure_gain(path, draft, on_progress)
+    return None
+
+
+def _advice(target: str, draft: Path, gain: Gain | None) -> str:
+    """Return the command that uses a trained draft, or the reason not to use it."""
     words = (target, str(draft))
-    if cost is None or not cost.is_measured:
+    if gain is None:
         return f"Its speed is unknown. Measure it: {shlex.join(('llama-eagle', 'check', *words, '--measure'))}"
-    if not cost.pays:
-        return f"Do not use it yet, it would be slower than no draft: {cost}. Train longer, or with more data."
-    return f"Use it, {cost}: {shlex.join(('llama-eagle', 'generate', '-m', target, '-d', str(draft)))}"
+    if not gain.pays:
+        more = "Train with more --hours or --data, or for a larger target, which gains more from a draft"
+        return f"Do not use it yet, {gain}. {more}."
+    return f"Use it, {gain}: {shlex.join(('llama-eagle', 'generate', '-m', target, '-d', str(draft)))}"
 
 
 def _trained_model(target: str, data: Sequence[str], yes: bool) -> str:
