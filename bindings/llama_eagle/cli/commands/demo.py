@@ -37,8 +37,8 @@ def demo(
     """Show speculative decoding with two small models.
 
     The demo answers every question with and without drafts and compares the texts. The real model is
-    SmolLM2-135M-Instruct with a trained EAGLE-3 draft and prompt look-up. The small pair is a tiny model of Qwen3.5's
-    architecture with an EAGLE-3 draft and an MTP head. The demo converts and quantizes it.
+    SmolLM2-135M-Instruct with prompt look-up. The small pair is a tiny model of Qwen3.5's architecture with an EAGLE-3
+    draft and an MTP head. The demo converts and quantizes it.
     Unless --threads is given, the tiny model runs on one thread. With --padded it also runs padded with zeros to the
     cost of a 0.8B model, where drafts save time, on all cores.
     """
