@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from llama_eagle import console
 from llama_eagle.errors import ConfigError, EagleError, EnvironmentFailure, UsageError
 from llama_eagle.files import require_room
-from llama_eagle.progress import progress
+from llama_eagle.progress import progress, working
 
 TIMEOUT_S = 10.0
 MAX_REASON = 200  # characters of the hub's own words in a message
@@ -173,7 +173,8 @@ def file_sizes(repo: str, cache_dir: Any = None, command: str | None = None) -> 
 
     with hub_errors(repo, command=command):
         try:
-            found = model_info(repo, timeout=TIMEOUT_S, files_metadata=True).siblings or ()
+            with working("requesting the list of files"):
+                found = model_info(repo, timeout=TIMEOUT_S, files_metadata=True).siblings or ()
             return {file.rfilename: file.size or 0 for file in sorted(found, key=lambda file: file.rfilename)}
         except Exception as error:
             if isinstance(_translated(repo, None, error, ""), ConfigError):
@@ -243,7 +244,8 @@ def weights(repo: str, wanted: Callable[[str], bool], revision: str | None = Non
     from huggingface_hub import model_info, try_to_load_from_cache
 
     try:
-        info = model_info(repo, revision=revision, timeout=TIMEOUT_S, files_metadata=True)
+        with working("requesting the list of files"):
+            info = model_info(repo, revision=revision, timeout=TIMEOUT_S, files_metadata=True)
     except Exception as error:  # the download itself reports it, unless the cache has all files
         console.trace(error)
         return Weights(None, {}, {})

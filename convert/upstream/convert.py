@@ -121,6 +121,8 @@ def _written(
                 options.progress(min(temporary.stat().st_size, total), total, "")
 
         run_child(DRIVER, request, checkpoint.source, show)
+        if options.progress:
+            options.progress(total, total, "")
         yield temporary
         try:
             temporary.replace(output)

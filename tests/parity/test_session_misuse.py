@@ -11,7 +11,7 @@ from fixtures.tiny_gguf import Variant, write_draft, write_target
 from llama_eagle.errors import IncompatibleModels, NativeError
 from llama_eagle.native.calls import ERR_ARGUMENT, ERR_CONTEXT_FULL, ERR_STATE, last_error, library
 from llama_eagle.sessions.models import Context, ModelPair
-from llama_eagle.sessions.options import ContextOptions, PairOptions, SessionOptions
+from llama_eagle.sessions.options import ContextOptions, LoadOptions, PairOptions, SessionOptions
 from llama_eagle.sessions.session import EagleSession
 
 pytestmark = pytest.mark.native
@@ -28,6 +28,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelPair]:
     files = PairOptions(write_target(folder / "t.gguf", Variant()), write_draft(folder / "d.gguf", Variant()))
     with ModelPair(files) as opened:
         yield opened
+
+
+def test_both_files_of_a_pair_are_one_progress(pair: ModelPair) -> None:
+    seen: list[float] = []
+    assert pair.draft is not None
+    with ModelPair(PairOptions(pair.target.path, pair.draft.path, LoadOptions(on_progress=seen.append))):
+        share = pair.target.header.file_size / (pair.target.header.file_size + pair.draft.header.file_size)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
+    assert share in seen
 
 
 @pytest.fixture

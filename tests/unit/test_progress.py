@@ -1,11 +1,15 @@
-"""Progress of long jobs on stderr, where it is a file."""
+"""Progress of long jobs on stderr, on a terminal and in a file."""
 
 from __future__ import annotations
 
+import io
+import queue
+import re
 import time
 from pathlib import Path
 
 import pytest
+import rich.console
 from llama_eagle import progress
 from llama_eagle.quantize import collect
 
@@ -19,7 +23,7 @@ def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys
         while shown.count("\n") < 2:
             time.sleep(0.01)
             shown += capsys.readouterr().err
-    assert shown.splitlines()[0] == "converting: 25%, 0:00, about 0:00 left"
+    assert re.match(r"converting: 25%, 0:0\d", shown.splitlines()[0])
 
 
 def test_a_quick_job_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,13 +32,112 @@ def test_a_quick_job_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_the_remaining_time_is_estimated_from_enough_work_and_never_rises() -> None:
+def test_the_remaining_time_is_estimated_from_enough_work_and_counts_down() -> None:
     """The first pieces of a job may be slow (`quantize` announced 17 minutes with 11 seconds to go) or quick."""
-    remaining = progress.Remaining(done=0.5)
-    assert remaining.seconds(0.5, 10) is None
-    assert remaining.seconds(0.52, 10) is None, "less than 5 % of the work"
-    shown = [remaining.seconds(*at) for at in ((0.6, 10), (0.7, 21), (0.75, 60), (0.8, 60), (0.9, 65), (0.99, 66))]
-    assert shown == pytest.approx([40, 31.5, None, 31.5, 16.25, 66 / 49])
+    remaining = progress.Remaining()
+    remaining.report(0.5, 100)
+    remaining.report(0.52, 110)
+    assert remaining.seconds(110) is None, "less than 5 % of the work"
+    remaining.report(0.6, 110)
+    assert [remaining.seconds(at) for at in (110, 111, 149)] == pytest.approx([40, 39, 1])
+    assert remaining.seconds(150.1) is None, "the job is overdue"
+
+
+def test_the_remaining_time_never_rises_while_it_is_shown() -> None:
+    remaining, shown = progress.Remaining(), []
+    remaining.report(0, 0)
+    for fraction, at in ((0.5, 10), (0.55, 12), (0.56, 30), (0.57, 39), (0.58, 41), (0.9, 45)):
+        remaining.report(fraction, at)
+        shown.append(remaining.seconds(at))
+    rest = 41 / 0.58 - 41
+    assert shown == pytest.approx([10, 12 / 0.55 - 12, None, None, rest, 5])
+    assert rest > 10, "a longer estimate is shown after ten seconds without one"
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def test_a_bar_moves_each_second_and_never_backwards(clock: Clock) -> None:
+    """Work that reports nothing for long moves its times; 100 % is the end of the work, which has another label."""
+    bar = progress.Bar("converting", then="checking")
+    lines = []
+    bar.show(0.001)
+    for at, fraction in ((1, 0.04), (2, 0.25), (3, None), (4, 0.2), (5, 0.9999), (6, 1.0), (7, 1.0), (8, None)):
+        clock.now = at
+        if fraction is not None:
+            bar.show(fraction)
+        lines.append(" ".join(filter(None, bar.parts())))
+    assert lines == [
+        "converting 4% 0:01",
+        "converting 25% 0:02 about 0:06 left",
+        "converting 25% 0:03 about 0:05 left",
+        "converting 25% 0:04 about 0:04 left",
+        "converting 99% 0:05 about 0:01 left",
+        "checking 0:00",
+        "checking 0:01",
+        "checking 0:02",
+    ]
+
+
+def test_a_terminal_shows_the_latest_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar for a part of the work replaces that of the whole until the part ends."""
+    monkeypatch.setattr(progress.console, "on_terminal", lambda: True)
+    appeared: queue.Queue[tuple[str, str]] = queue.Queue()
+
+    class Drawing:
+        def __init__(self, bar: progress.Bar) -> None:
+            self.label = bar.parts()[0]
+
+        def start(self) -> None:
+            appeared.put(("start", self.label))
+
+        def stop(self) -> None:
+            appeared.put(("stop", self.label))
+
+    monkeypatch.setattr(progress, "drawing", Drawing)
+    with progress.progress("converting", then="checking") as first, progress.progress_later("quantizing") as second:
+        assert appeared.get(timeout=60) == ("start", "converting")
+        second(0.5)
+        assert [appeared.get(timeout=60) for _ in range(2)] == [("stop", "converting"), ("start", "quantizing")]
+        first(1)
+        second(1)
+        assert [appeared.get(timeout=60) for _ in range(2)] == [("stop", "quantizing"), ("start", "checking")]
+    assert appeared.get(timeout=60) == ("stop", "checking")
+    assert appeared.empty()
+
+
+def test_the_line_of_a_bar_is_drawn_anew(clock: Clock) -> None:
+    """rich draws by the bar's own values, so that a bar whose work reports nothing moves as well."""
+    bar = progress.Bar("converting", then="checking")
+    drawn = progress.drawing(bar)
+
+    def line() -> str:
+        text = io.StringIO()
+        rich.console.Console(file=text, width=100).print(drawn)
+        return re.sub("[━╸╺ ]+", " ", text.getvalue()).strip()
+
+    bar.show(0.1)
+    clock.now = 10
+    bar.show(0.55)
+    first = line()
+    clock.now = 12
+    assert (first, line()) == ("converting 55% 0:10 about 0:10 left", "converting 55% 0:12 about 0:08 left")
+    bar.show(1)
+    assert line() == "checking 0:00"
 
 
 def test_progress_of_llama_imatrix_is_read_from_a_growing_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from fixtures.command import llama_eagle
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import write_target
 from llama_eagle.convert.targets import TargetOptions, convert_target
+from llama_eagle.gguf import weights
 from llama_eagle.gguf.header import read_model
 from llama_eagle.gguf.weights import damaged
 from llama_eagle.quantize.quantize import QuantizeOptions, quantize
@@ -47,6 +49,16 @@ def edited(source: Path, folder: Path, change: Callable[[np.ndarray], None], nam
 
 def findings(path: Path) -> list[str]:
     return [str(each) for each in damaged(read_model(path)[1])]
+
+
+def test_progress_is_reported_by_pieces_of_a_tensor(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An embedding of a large vocabulary takes seconds."""
+    monkeypatch.setattr(weights, "CHUNK", 1 << 14)
+    seen: list[float] = []
+    assert not [*damaged(read_model(models["bf16"])[1], seen.append)]
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
+    assert max(b - a for a, b in itertools.pairwise(seen)) < 0.05
 
 
 @pytest.mark.parametrize("kind", ["f32", *TYPES])

@@ -12,7 +12,7 @@ from llama_eagle import console
 from llama_eagle.cli.options import ADVANCED
 from llama_eagle.errors import UsageError
 from llama_eagle.files import expand_home
-from llama_eagle.progress import progress
+from llama_eagle.progress import conversion
 
 if TYPE_CHECKING:
     from llama_eagle.convert.adapters import Merge
@@ -88,7 +88,6 @@ def convert_adapter(adapter: Path, target: str, out: Path, outtype: str) -> dict
     path = expand_home(target)
     if not path.is_file():
         raise UsageError(f"--target {target}: an adapter needs the GGUF file of its model. Convert the model first.")
-    with progress("converting") as on_progress:
-        meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+    with conversion() as meter:
         report = convert_adapter(adapter, path, out, outtype.lower(), meter)
     return {"kind": "adapter", **asdict(report)}

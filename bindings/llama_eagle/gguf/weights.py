@@ -46,19 +46,23 @@ def damaged(files: Sequence[Header], on_progress: Callable[[float], None] | None
     """Yield the tensors of a model that are damaged or remarkable. on_progress receives the fraction that is read."""
     tensors = [(file, tensor) for file in files for tensor in file.tensors.values()]
     n_total = sum(tensor.n_elements for _, tensor in tensors) or 1
-    n_read = 0
+    n_done = 0
+
+    def read(n_elements: int) -> None:
+        nonlocal n_done
+        n_done += n_elements
+        if on_progress is not None:
+            on_progress(n_done / n_total)
+
     for file, tensor in tensors:
         is_integer = tensor.type_name in ("I8", "I16", "I32", "I64")
-        if not is_integer and (found := _damage(file, tensor)):
+        if not is_integer and (found := _damage(file, tensor, read)):
             yield found
-        n_read += tensor.n_elements
-        if on_progress is not None:
-            on_progress(n_read / n_total)
 
 
-def _damage(file: Header, tensor: TensorInfo) -> Damage | None:
+def _damage(file: Header, tensor: TensorInfo, on_read: Callable[[int], None]) -> Damage | None:
     try:
-        peaks = np.concatenate([*_peaks(file, tensor)])
+        peaks = np.concatenate([*_peaks(file, tensor, on_read)])
     except InputError:
         return Damage(str(file.path), tensor.name, tensor.type_name, 0, remark="this type is not checked")
     is_finite = np.isfinite(peaks)
@@ -77,8 +81,8 @@ def _damage(file: Header, tensor: TensorInfo) -> Damage | None:
     return Damage(str(file.path), tensor.name, tensor.type_name, len(peaks), n_wrong, n_absurd, largest, remark)
 
 
-def _peaks(file: Header, tensor: TensorInfo) -> Iterator[np.ndarray]:
-    """Yield the largest magnitude of each block, in pieces; NaN for a block with one."""
+def _peaks(file: Header, tensor: TensorInfo, on_read: Callable[[int], None]) -> Iterator[np.ndarray]:
+    """Yield the largest magnitude of each block, in pieces; NaN for a block with one. on_read: gets their number."""
     width = tensor.shape[0]
     block = quant_sizes()[tensor.type_id][0]
     if block == 1:  # without scales
@@ -89,3 +93,4 @@ def _peaks(file: Header, tensor: TensorInfo) -> Iterator[np.ndarray]:
         if values is not None:
             with np.errstate(invalid="ignore"):  # of signaling NaN
                 yield np.abs(values).reshape(-1, block).max(axis=1)
+            on_read(values.size)

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from llama_eagle import console
 from llama_eagle.errors import EnvironmentFailure
 from llama_eagle.native.processor.competition import watch_process
+from llama_eagle.progress import working
 from llama_eagle.serving import resume
 from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis import (
@@ -60,13 +62,15 @@ def run(served: Checked, about: str) -> int:
     the child ends by itself, `UsageError` if it refuses an argument.
     """
     settings = front_settings(served)
-    with new_child() as child, listener_on(settings.host, settings.port) as listener:
+    with new_child() as child, listener_on(settings.host, settings.port) as listener, ExitStack() as loading:
+        loading.enter_context(working("loading the model"))
         of_child = for_child(served, child)
         process = start_server(server_args(of_child), server_env(of_child))
         watch_process(process.pid, console.warn)
 
         def announce(text: str) -> None:
             child.set_address(text)
+            loading.close()
             console.log(about)
             console.data(f"listening on {url_of(settings.host, listener)}")
             sys.stdout.flush()

@@ -178,11 +178,14 @@ class ModelPair(Closing):
         if problem := without_text(header):
             warnings.warn(problem, stacklevel=2)
         require_servers(options.load, target, None if own_head else draft)
-        self.target = Model(header, replace(options.load, load_mtp=own_head))
+        n_bytes, n_more = sum(file.file_size for file in target), 0 if own_head or draft is None else draft.file_size
+        share, on_progress = n_bytes / (n_bytes + n_more), options.load.on_progress
+        load = replace(options.load, on_progress=_part(on_progress, 0.0, share))
+        self.target = Model(header, replace(load, load_mtp=own_head))
         self.draft: Model | None = self.target if own_head else None
         if draft is not None and not own_head:
             try:
-                load = replace(options.load, on_progress=None)
+                load = replace(load, on_progress=_part(on_progress, share, 1.0))
                 self.draft = Model(draft, draft_options(self.target.handle, load, options.draft_gpu_layers))
             except BaseException:
                 self.target.close()
@@ -197,6 +200,11 @@ class ModelPair(Closing):
         if self.draft is not None:
             self.draft.close()
         self.target.close()
+
+
+def _part(on_progress: Callable[[float], None] | None, begin: float, end: float) -> Callable[[float], None] | None:
+    """Return a receiver of the progress of a part of the work, from the fraction `begin` to `end` of all."""
+    return on_progress and (lambda fraction: on_progress(begin + fraction * (end - begin)))
 
 
 def load_adapter(model: Any, path: Path) -> Any:

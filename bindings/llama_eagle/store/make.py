@@ -12,7 +12,7 @@ from llama_eagle.files import expand_home, is_same_disk, require_room
 from llama_eagle.gguf import names
 from llama_eagle.hub import WEIGHTS, hub_cache, weights
 from llama_eagle.pairs import DRAFT_TYPE, KnownPair, find_pairs, kept_draft
-from llama_eagle.progress import progress, progress_later
+from llama_eagle.progress import conversion, progress_later
 from llama_eagle.store.kept import Describe, locked, new_entry, read_entry, target_file
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def _convert(source: str, target: Path, outtype: str, describe: Describe) -> Non
         _require_room(source, outtype, target)
     checkpoint = open_checkpoint(source)
     describe(checkpoint.revision)
-    with progress(f"converting to {outtype}") as on_progress, progress_later("quantizing") as on_quantize:
-        meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+    with conversion(f"converting to {outtype}") as meter, progress_later("quantizing", "finishing") as on_quantize:
         quantize = None if is_direct(outtype) else QuantizeOptions(progress=on_quantize)
         options = TargetOptions(
             outtype=outtype,
@@ -145,6 +144,5 @@ def _convert_draft(pair: KnownPair, target: Path) -> None:
         describe = entry.enter_context(new_entry(draft.parent, pair.draft, DRAFT_TYPE))
         checkpoint = open_checkpoint(pair.draft)
         describe(checkpoint.revision)
-        with progress("converting the draft") as on_progress:
-            meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+        with conversion("converting the draft") as meter:
             convert_draft(checkpoint, target, draft, DraftOptions(outtype=DRAFT_TYPE), meter)

@@ -119,7 +119,7 @@ def run_chat(
     report_to(console.warn_after_answer)
     defaults = {"n_ctx": default_context(read_model(model)[0]), "seed": 1 + secrets.randbelow(RANDOM_SEED - 1)}
     options = {**defaults, **options}  # the library's seed is the same in each load
-    bars = {"loading": Bar("loading"), "prompt": chat.prompt_bar}
+    bars = {"loading": Bar("loading", then="preparing"), "prompt": chat.prompt_bar}
     bars["loading"].start(after_s=1.0)
     try:
         llm = make(model, **options, on_progress=lambda what, done: bars[what].show(done))

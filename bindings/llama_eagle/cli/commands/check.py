@@ -12,6 +12,7 @@ import typer
 from llama_eagle import console
 from llama_eagle.cli.options import MODEL_HELP, GpuLayers, Json, Threads, Yes, find_model
 from llama_eagle.errors import CHECK_FAILED, EnvironmentFailure, InputError, UsageError
+from llama_eagle.progress import working
 from llama_eagle.sessions.options import MTP
 
 if TYPE_CHECKING:
@@ -73,17 +74,18 @@ def check(
         raise UsageError("--text is the text for --exact. Add --exact, or leave it out.")
     target = find_model(model, yes)
     draft = _draft_file(target, draft)
-    report = _with_trials(check_models(target, draft), target, draft)
-    problems = [(f.file or draft, f.message) for f in report.findings if f.level == "error"]
-    exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
-    if exactness is not None and exactness["difference"] is not None:
-        problems.append((target, _difference_text(target, exactness)))
-    models = [read_model(path)[1] for path in (target, draft) if path is not None and not problems]
-    damage = _damage([file for files in models for file in files]) if measure and models else []
-    problems += [(Path(file), text) for file, text in _summaries(damage)]
-    drafter = draft or (MTP if not problems and report.target["mtp_head"] else None)
-    acceptance = measure_drafting(target, drafter, threads, n_gpu_layers) if measure and not problems else None
-    cost = _price(models, report) if not problems else None
+    with working("checking"):
+        report = _with_trials(check_models(target, draft), target, draft)
+        problems = [(f.file or draft, f.message) for f in report.findings if f.level == "error"]
+        exactness = _exactness(target, text, threads, n_gpu_layers) if exact and not problems else None
+        if exactness is not None and exactness["difference"] is not None:
+            problems.append((target, _difference_text(target, exactness)))
+        models = [read_model(path)[1] for path in (target, draft) if path is not None and not problems]
+        damage = _damage([file for files in models for file in files]) if measure and models else []
+        problems += [(Path(file), text) for file, text in _summaries(damage)]
+        drafter = draft or (MTP if not problems and report.target["mtp_head"] else None)
+        acceptance = measure_drafting(target, drafter, threads, n_gpu_layers) if measure and not problems else None
+        cost = _price(models, report) if not problems else None
     if acceptance is not None and acceptance["problem"] is not None:
         problems.append((draft or target, acceptance["problem"]))
     for finding in report.findings:

@@ -17,7 +17,7 @@ from llama_eagle.cli.options import ADVANCED, Json, Overwrite, read_layers
 from llama_eagle.errors import UsageError
 from llama_eagle.native.limits import read_size
 from llama_eagle.pairs import DRAFT_TYPE
-from llama_eagle.progress import progress, progress_later
+from llama_eagle.progress import conversion, progress_later, working
 
 if TYPE_CHECKING:
     from llama_eagle.convert.drafts import DraftOptions, DraftReport
@@ -331,8 +331,7 @@ def _require_target(source: str, target: str | None) -> None:
 def _convert_draft(checkpoint: Checkpoint, target: str, out: Path, options: DraftOptions) -> dict[str, Any]:
     from llama_eagle.convert.drafts import convert_draft
 
-    with progress("converting") as on_progress:
-        meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
+    with conversion() as meter:
         report = convert_draft(checkpoint, target, out, options, meter)
     return {"kind": "draft", **report.to_json(), "outtype": _actual_outtype(options.outtype, report)}
 
@@ -350,32 +349,38 @@ def _actual_outtype(outtype: str, report: DraftReport) -> str:
 
 
 def _convert_target(checkpoint: Checkpoint, out: Path, options: TargetOptions, mmproj: Path | None) -> dict[str, Any]:
-    from llama_eagle.convert.quantized import is_direct
-    from llama_eagle.convert.targets import convert_target
     from llama_eagle.sessions.same_tokens import compare_pieces, compare_tokens
 
-    with progress("converting") as on_progress, progress_later("quantizing") as on_quantize:
-        meter = lambda done, total, _name: on_progress(done / max(total, 1))  # noqa: E731
-        options = replace(options, progress=meter, check_tokenizer=compare_tokens, check_pieces=compare_pieces)
-        if options.quantize is not None or not is_direct(options.outtype):
-            options = replace(options, quantize=_with_progress(options.quantize, on_quantize))
-        if mmproj is None:
-            report = asdict(convert_target(checkpoint, out, options))
-        else:
-            report = _convert_with_vision(checkpoint, out, mmproj, options)
+    options = replace(options, check_tokenizer=compare_tokens, check_pieces=compare_pieces)
+    if mmproj is None:
+        report = _convert_text(checkpoint, out, options)
+    else:
+        report = _convert_with_vision(checkpoint, out, mmproj, options)
     outputs = [str(path) for path in report.pop("outputs")]
     return {"output": outputs[0], "outputs": outputs, **report}
 
 
+def _convert_text(checkpoint: Checkpoint, out: Path, options: TargetOptions) -> dict[str, Any]:
+    from llama_eagle.convert.quantized import is_direct
+    from llama_eagle.convert.targets import convert_target
+
+    with conversion() as meter, progress_later("quantizing", "finishing") as on_quantize:
+        options = replace(options, progress=meter)
+        if options.quantize is not None or not is_direct(options.outtype):
+            options = replace(options, quantize=_with_progress(options.quantize, on_quantize))
+        return asdict(convert_target(checkpoint, out, options))
+
+
 def _convert_with_vision(source: Checkpoint, out: Path, mmproj: Path, options: TargetOptions) -> dict[str, Any]:
     """Write both files or none: the vision file keeps a temporary name until the text model is written."""
-    from llama_eagle.convert.targets import convert_target, convert_vision
+    from llama_eagle.convert.targets import convert_vision
     from llama_eagle.files import refuse_sources, temporary_next_to
 
     refuse_sources(mmproj, [source.path])
     with temporary_next_to(mmproj) as (middle,):
-        vision = convert_vision(source, middle, options)
-        report = asdict(convert_target(source, out, replace(options, encoder=middle)))
+        with conversion("converting the encoder") as meter:
+            vision = convert_vision(source, middle, replace(options, progress=meter))
+        report = _convert_text(source, out, replace(options, encoder=middle))
         middle.replace(mmproj)
     report["warnings"] += vision.warnings
     report["mmproj"] = {"output": str(mmproj), "outtype": vision.outtype, "n_bytes": vision.n_bytes}
@@ -447,7 +452,8 @@ def export(
 
     if draft_flags.dry_run or draft_flags.share_head:
         raise UsageError("--dry-run and --share-head do not apply to an export. Leave them out.")
-    report = export_draft(draft, target, out, to, draft_flags.options("auto", None))
+    with working("exporting"):
+        report = export_draft(draft, target, out, to, draft_flags.options("auto", None))
     for warning in report.warnings:
         console.warn(warning)
     if json:

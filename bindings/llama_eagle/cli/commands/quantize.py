@@ -93,7 +93,7 @@ def quantize(
     )
     refuse_existing([out], overwrite)
     source = find_kept(model)
-    with progress("quantizing", after_s=1.0) as on_progress:
+    with progress("quantizing", after_s=1.0, then="finishing") as on_progress:
         report = quantizer.quantize(source, out, outtype.lower(), replace(options, progress=on_progress))
     console.log(f"written: {type_line(report.types)}")
     for warning in report.warnings:

@@ -16,6 +16,7 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import ADVANCED, Json, Overwrite, Yes, find_model, read_layers
 from llama_eagle.errors import EagleError, EnvironmentFailure, InputError, UsageError
 from llama_eagle.files import check_output, expand_home, refuse_existing, refuse_sources
+from llama_eagle.progress import conversion, progress, working
 
 if TYPE_CHECKING:
     from llama_eagle.bench.evaluate import Gain
@@ -276,8 +277,9 @@ def train(
 ) -> None:
     """Train an EAGLE-3 or DSpark draft, or a target's MTP head."""
     try:
-        from llama_eagle.train.run import train as run
-        from llama_eagle.train.settings import DTYPES, FORMATS, KINDS, Settings
+        with working("loading PyTorch"):
+            from llama_eagle.train.run import train as run
+            from llama_eagle.train.settings import DTYPES, FORMATS, KINDS, Settings
     except ImportError as error:
         raise EnvironmentFailure(f"training requires {error.name}. Run `pip install 'llama-eagle[train]'`.") from None
     choices = (
@@ -292,7 +294,8 @@ def train(
         refuse_existing([gguf], overwrite)
     options = vars(draft) | vars(optimizer) | vars(run_options) | {"aux_layers": read_layers(draft.aux_layers)}
     options["seconds"] = None if hours is None else 3600 * hours
-    report = run(Settings(output=out, target=target, data=tuple(data or ["self"]), **options))
+    with working("preparing"):
+        report = run(Settings(output=out, target=target, data=tuple(data or ["self"]), **options))
     if report is None:  # with several processes, the first one reports
         return
     if gguf is not None:
@@ -317,11 +320,11 @@ def _gain(target: str, draft: Path, rates: Sequence[float]) -> Gain | None:
     from llama_eagle.cli.commands.check import measure_drafting
     from llama_eagle.drafting.price import keep_rates
     from llama_eagle.gguf.header import read_model
-    from llama_eagle.progress import progress
 
     path = expand_home(target)
     with suppress(EnvironmentFailure, InputError, OSError):  # too little memory, a short context, a read-only cache
-        measure_drafting(path, draft)
+        with working("measuring the draft"):
+            measure_drafting(path, draft)
         keep_rates(read_model(path)[1], read_model(draft)[1], rates)
         with progress("measuring the draft") as on_progress:
             return measure_gain(path, draft, on_progress)
@@ -352,7 +355,8 @@ def _convert(folder: str, target: str, gguf: Path, outtype: str) -> None:
     from llama_eagle.convert import drafts
 
     try:
-        drafts.convert_draft(folder, target, gguf, drafts.DraftOptions(outtype=outtype))
+        with conversion("converting the draft") as meter:
+            drafts.convert_draft(folder, target, gguf, drafts.DraftOptions(outtype=outtype), meter)
     except EagleError as error:
         convert = ("llama-eagle", "convert", folder, "--target", target, "-o", str(gguf), "--outtype", outtype)
         more = ("--overwrite",) if gguf.exists() else ()
