@@ -3,8 +3,8 @@
 #   make demo        answer with a real model and with a small trained pair, with and without drafts. If nothing is
 #                    installed yet, it installs all commands but `serve`, `answer`, `imatrix` and `train`
 #   make install     everything: the server, and what tests and training need
-#   make test        lint and the tests of the main paths: about ten minutes on two cores
-#   make test-all    lint and all tests but the slow ones: about twenty minutes on two cores
+#   make test        lint and the tests of the main paths: about ten minutes on two cores after `make install`
+#   make test-all    lint and all tests but the slow ones: twenty to thirty minutes on two cores
 #   make test-slow   the long property, distribution and comparison tests
 #   make fuzz        30,000 mutated models, 10,000 saved states, 5,000 requests, calls in random order, 1,000
 #                    interruptions: none may end or hang the process
