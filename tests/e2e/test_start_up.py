@@ -59,6 +59,27 @@ def test_llama_cpp_can_be_imported_after_its_functions(first: str) -> None:
     subprocess.run([PYTHON, "-c", WHOLE_PACKAGE.format(first=first)], check=True, timeout=120)
 
 
+SERVER = """
+import os, sys
+from llama_eagle.cli import run
+
+def hook(event, args):
+    if event == "subprocess.Popen" and "llama-server" in str(args[0]):
+        print("uvicorn" in sys.modules, flush=True)
+        os._exit(0)
+
+sys.addaudithook(hook)
+run(["serve", "-m", sys.argv[1], "--port", "0"])
+"""
+
+
+@pytest.mark.native
+def test_a_model_loads_while_serve_imports_its_web_framework(tmp_path: Path) -> None:
+    command = [PYTHON, "-c", SERVER, write_target(tmp_path / "target.gguf")]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_a_usage_error_loads_no_library() -> None:
     code, names = imported("generate", "--threads", "x")
     assert code == "2" and {*names} <= {"pydantic", "importlib.metadata"}, "typer reports the error with pydantic"

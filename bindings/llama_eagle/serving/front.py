@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -38,13 +39,13 @@ from llama_eagle.serving.apis import (
 )
 from llama_eagle.serving.apis.completions import infill
 from llama_eagle.serving.http import IDLE_S, Front
-from llama_eagle.serving.llama_server.child import new_child
-from llama_eagle.serving.llama_server.options import Checked, server_args, server_env
-from llama_eagle.serving.llama_server.process import PromptLines, follow_log, start_server, until_end
+from llama_eagle.serving.llama_server.child import Child
+from llama_eagle.serving.llama_server.options import Checked
+from llama_eagle.serving.llama_server.process import PromptLines, follow_log, until_end
 from llama_eagle.serving.model_files import model_files
 from llama_eagle.serving.ollama import ROUTES
 from llama_eagle.serving.saved import saved_prompts
-from llama_eagle.serving.settings import for_child, front_settings
+from llama_eagle.serving.settings import FrontSettings
 from llama_eagle.sessions.chats.template import close_worker
 
 FIRST_S = 5  # seconds that a client has for its first request
@@ -55,17 +56,14 @@ TLS_HANDSHAKE = 22  # first byte of a client that speaks TLS
 NO_TLS = "this server speaks no TLS: use http://"
 
 
-def run(served: Checked, about: str) -> int:
+def run(served: Checked, settings: FrontSettings, child: Child, process: subprocess.Popen[str], about: str) -> int:
     """Serve until a signal or the child's end; return our exit status.
 
     When the model is loaded, print "listening on URL" to stdout and `about` to stderr. Raises `EnvironmentFailure` if
     the child ends by itself, `UsageError` if it refuses an argument.
     """
-    settings = front_settings(served)
-    with new_child() as child, listener_on(settings.host, settings.port) as listener, ExitStack() as loading:
+    with listener_on(settings.host, settings.port) as listener, ExitStack() as loading:
         loading.enter_context(working("loading the model"))
-        of_child = for_child(served, child)
-        process = start_server(server_args(of_child), server_env(of_child))
         watch_process(process.pid, console.warn)
 
         def announce(text: str) -> None:

@@ -191,13 +191,22 @@ def serve(
 
 def _serve_one(options: ServerOptions, yes: bool) -> int:
     from llama_eagle.drafting.resolve import without_effect
-    from llama_eagle.serving.front import run
-    from llama_eagle.serving.llama_server.options import check
+    from llama_eagle.native.programs import ended_with_us
+    from llama_eagle.serving.llama_server.child import new_child
+    from llama_eagle.serving.llama_server.options import check, server_args, server_env
+    from llama_eagle.serving.llama_server.process import start_server
+    from llama_eagle.serving.settings import for_child, front_settings
 
     served = check(replace(options, model=find_model(options.model, yes, options.drafting)))
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
-    return run(served, f"serving {_name(served.target)}; {in_flags(served.why)}")
+    settings = front_settings(served)
+    with new_child() as child:
+        of_child = for_child(served, child)
+        with ended_with_us(process := start_server(server_args(of_child), server_env(of_child))):
+            from llama_eagle.serving.front import run  # imports a web framework while the child loads the model
+
+            return run(served, settings, child, process, f"serving {_name(served.target)}; {in_flags(served.why)}")
 
 
 def _serve_several(options: ServerOptions, pool: Pool) -> int:
