@@ -54,18 +54,19 @@ install: $(INSTALLED)
 CHECK := import sys; sys.version_info < (3, 10) and sys.exit("error: this needs Python 3.10 or later: make PYTHON=python3.12")
 NEW_VENV := { $(PYTHON) -c '$(CHECK)' && $(PYTHON) -m venv $(VENV); }
 
-# With LOCKED the versions of requirements.lock. Of llama-cpp-python only its Python layer: the library is ours.
+# With LOCKED the versions of requirements.lock. Of llama-cpp-python only its Python layer: the library is ours. pip must not
+# keep that wheel: it would install it wherever this user needs llama-cpp-python with a library.
 $(VENV)/tools: native/UPSTREAM
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(NEW_VENV)
 ifndef LOCKED
 	$(PIP_INSTALL) --upgrade $(TOOLS)
-	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(INSTALL) "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
+	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(INSTALL) --no-cache-dir "llama-cpp-python==$(shell sed -n 's/^version=//p' native/UPSTREAM)"
 endif
 	touch $@
 
 $(VENV)/dependencies: $(VENV)/tools pyproject.toml
 ifdef LOCKED
-	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP_INSTALL) --require-hashes --requirement requirements.lock
+	CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP_INSTALL) --no-cache-dir --require-hashes --requirement requirements.lock
 else
 	$(PIP_INSTALL) --group dev
 endif

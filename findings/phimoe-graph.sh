@@ -4,7 +4,7 @@
 # if both are exchanged there. A Mixtral of the same sizes is right. Seen on 2026-12-01. llama.cpp is compiled: 10 minutes.
 . "$(dirname "$0")/common.sh"
 install torch==2.13.0 transformers==5.24.0 numpy==2.4.6 sentencepiece==0.2.1 protobuf==6.33.1
-install --no-binary llama-cpp-python llama-cpp-python==0.3.36
+install --no-cache-dir --no-binary llama-cpp-python llama-cpp-python==0.3.36
 source=$(llama_cpp_source)
 cat > "$work/models.py" << 'P'
 import sys

@@ -55,7 +55,7 @@ OURS, LLAMA_CPP, IK = "llama-eagle", "llama.cpp", "ik_llama.cpp"
 PACKAGES = {
     "openvino": ("openvino-genai==2026.4.*",),
     "mistral.rs": ("mistralrs==0.9.5",),
-    "llama-cpp-python": ("llama-cpp-python==0.3.36", "--no-binary=llama-cpp-python"),
+    "llama-cpp-python": ("llama-cpp-python==0.3.36", "--no-binary=llama-cpp-python", "--no-cache-dir"),
     "mlx-lm": ("mlx-lm", "mlx[cpu]"),
 }
 N_TOKENS, WARM_UP, CONTEXT, THREADS = 128, 16, 8192, 2

@@ -54,6 +54,16 @@ def test_a_second_install_does_nothing(tree: Path) -> None:
     assert make(tree, "install") == (0, calls)
 
 
+@pytest.mark.parametrize("locked", [[], ["LOCKED=1"]])
+def test_pip_does_not_keep_a_wheel_without_a_library(tree: Path, locked: list[str]) -> None:
+    """pip 26.3's cache knows the source of a wheel, not CMAKE_ARGS: other environments would get it."""
+    code, calls = make(tree, "install", *locked)
+    made = [call for call in calls if call.startswith("-DLLAMA_BUILD=OFF|")]
+    assert code == 0
+    assert made
+    assert all("--no-cache-dir" in call for call in made)
+
+
 def test_what_is_edited_during_an_install_is_built_by_the_next(tree: Path) -> None:
     python = tree / "python"
     python.write_text(PYTHON.replace("esac", '    *"--no-deps -e .") sleep 0.1; touch CMakeLists.txt;;\nesac'))
