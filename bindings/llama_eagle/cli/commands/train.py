@@ -277,7 +277,7 @@ def train(
 ) -> None:
     """Train an EAGLE-3 or DSpark draft, or a target's MTP head."""
     try:
-        with working("loading PyTorch"):
+        with working("loading PyTorch", after_s=0):  # rich is imported first
             from llama_eagle.train.run import train as run
             from llama_eagle.train.settings import DTYPES, FORMATS, KINDS, Settings
     except ImportError as error:
