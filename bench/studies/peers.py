@@ -58,6 +58,7 @@ PACKAGES = {
     "llama-cpp-python": ("llama-cpp-python==0.3.36", "--no-binary=llama-cpp-python", "--no-cache-dir"),
     "mlx-lm": ("mlx-lm", "mlx[cpu]"),
 }
+OUR_LIBRARIES = ("LLAMA_CPP_LIB_PATH", "MTMD_CPP_LIB")  # set by importing llama_eagle
 N_TOKENS, WARM_UP, CONTEXT, THREADS = 128, 16, 8192, 2
 PROMPTS = (512, 4096)
 QUESTION = "Explain how a compiler turns a loop into machine code, step by step."
@@ -175,6 +176,9 @@ def start(side: Side, args: argparse.Namespace) -> subprocess.Popen[str]:
     command = [str(side.python), str(ENGINES), side.worker, json.dumps({**given, **side.options})]
     log = (args.folder / "engines.log").open("a")
     environment = {**os.environ, **side.environment}
+    if side.engine != OURS:  # llama-cpp-python would load our library
+        for name in OUR_LIBRARIES:
+            environment.pop(name, None)
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
     )
