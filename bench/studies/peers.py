@@ -135,7 +135,7 @@ def sides_of(args: argparse.Namespace) -> Iterator[Side]:
     if LLAMA_CPP in args.peers:
         yield from server_sides(args)
     if args.ik:
-        yield server_side(IK, "", args.ik, [], {})
+        yield server_side(IK, "", Path(args.ik), [], {})
     for engine in () if args.limit else (engine for engine in PACKAGES if engine in args.peers):
         python, threads = install(args.folder, engine), {"RAYON_NUM_THREADS": str(THREADS)}
         drafters: dict[str, dict[str, Any]] = {"": {}}
@@ -171,7 +171,7 @@ class Jobs:
 
 
 def start(side: Side, args: argparse.Namespace) -> subprocess.Popen[str]:
-    forms = dict(each.split("=", 1) for each in args.other_forms)
+    forms = {engine: absolute(path) for engine, path in (each.split("=", 1) for each in args.other_forms)}
     given = {"model": forms.get(side.engine, str(args.model)), "draft": None, "threads": THREADS, "context": CONTEXT}
     command = [str(side.python), str(ENGINES), side.worker, json.dumps({**given, **side.options})]
     log = (args.folder / "engines.log").open("a")
@@ -179,8 +179,9 @@ def start(side: Side, args: argparse.Namespace) -> subprocess.Popen[str]:
     if side.engine != OURS:  # llama-cpp-python would load our library
         for name in OUR_LIBRARIES:
             environment.pop(name, None)
+    # In the folder, because ik_llama.cpp writes a log where it is started.
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=args.folder, env=environment, text=True
     )
 
 
@@ -304,16 +305,20 @@ def table(model: dict[str, Any]) -> Iterator[str]:
         yield f"| {side['engine']} | {side['drafter']} | {side.get('failure') or ' | '.join(cells)} |"
 
 
+def absolute(path: str) -> str:
+    return str(Path(path).resolve())
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of environments, builds and measurements")
     parser.add_argument("model", type=Path)
-    parser.add_argument("--draft", help="its EAGLE-3 draft")
-    parser.add_argument("--small", help="a small model of its family")
+    parser.add_argument("--draft", type=absolute, help="its EAGLE-3 draft")
+    parser.add_argument("--small", type=absolute, help="a small model of its family")
     parser.add_argument("--name", help="the model's name in the results (default: that in the file)")
     parser.add_argument("--type", help="its weight type in the results (default: the name of the file)")
     parser.add_argument("--peers", nargs="*", choices=[LLAMA_CPP, *PACKAGES], default=[LLAMA_CPP, *PACKAGES])
-    parser.add_argument("--ik", type=Path, help="folder with the llama-server of an ik_llama.cpp build")
+    parser.add_argument("--ik", type=absolute, help="folder with the llama-server of an ik_llama.cpp build")
     parser.add_argument("--as", dest="other_forms", nargs="*", default=[], metavar="ENGINE=FILE")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--busy", action="store_true")
@@ -326,7 +331,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    args.folder = args.folder.resolve()
+    args.folder, args.model = args.folder.resolve(), args.model.resolve()
     args.folder.mkdir(parents=True, exist_ok=True)
     parts = (args.model.stem, "busy" if args.busy else "", f"{args.limit:g}" if args.limit else "")
     store = args.folder / f"measured-{'-'.join(filter(None, parts))}.json"
