@@ -39,7 +39,6 @@ from llama_eagle.serving.llama_server.grammars import with_grammars
 from llama_eagle.sessions.chats.template import end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, Lora, batch_too_small
-from llama_eagle.vision.encoder import require_encoder
 
 TEST_CHAT = {
     "messages": [{"role": "user", "content": "Hello"}], "tools": None, "bos_token": "", "eos_token": "",
@@ -196,6 +195,8 @@ def check(options: ServerOptions) -> Checked:
     )
     target, draft = require_models(files, files if own_head else draft_files)
     if options.mmproj is not None:
+        from llama_eagle.vision.encoder import require_encoder  # imports NumPy
+
         require_encoder(options.mmproj, target, draft)
     _check_template(options, target)
     found = Checked(options, choice.options, choice.why, target, draft)
@@ -244,11 +245,11 @@ def _check_template(options: ServerOptions, target: Header) -> None:
     Raises `InputError`.
     """
     template = target.keys.get("tokenizer.chat_template")
-    if template and not any(argument.startswith("--chat-template") for argument in options.extra):
-        try:
+    try:
+        if template and not any(argument.startswith("--chat-template") for argument in options.extra):
             render(str(template), TEST_CHAT, target.path)
-        finally:
-            end_worker()
+    finally:
+        end_worker()
 
 
 def server_args(served: Checked) -> list[str]:
