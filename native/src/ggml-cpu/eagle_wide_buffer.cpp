@@ -11,6 +11,7 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 #include <algorithm>
@@ -20,14 +21,25 @@
 namespace eagle {
 namespace {
 
+constexpr uintptr_t HUGE_PAGE = 2 << 20;
+
 // Requests pages of 2 MiB for weights: prefetches cross page boundaries constantly, and in a virtual machine each small
 // page needs two table walks.
 void request_huge_pages([[maybe_unused]] void * p, [[maybe_unused]] size_t size) {
 #if defined(MADV_HUGEPAGE)
-    const uintptr_t huge = 2 << 20, begin = ((uintptr_t) p + huge - 1) / huge * huge, end = (uintptr_t) p + size;
-    if (begin + huge <= end) {
+    const uintptr_t begin = ((uintptr_t) p + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, end = (uintptr_t) p + size;
+    if (begin + HUGE_PAGE <= end) {
         madvise((void *) begin, end - begin, MADV_HUGEPAGE);  // fails if the kernel has none, which is harmless
     }
+#endif
+}
+
+// Lets the kernel clear the new pages of [begin, end).
+void clear_pages([[maybe_unused]] uintptr_t begin, [[maybe_unused]] uintptr_t end) {
+#if defined(MADV_POPULATE_WRITE)
+    static const uintptr_t small = (uintptr_t) sysconf(_SC_PAGESIZE);
+    begin = begin / small * small;
+    madvise((void *) begin, end - begin, MADV_POPULATE_WRITE);  // fails before Linux 5.14, which is harmless
 #endif
 }
 
@@ -70,11 +82,12 @@ ggml_tensor groups_of(const ggml_tensor * w, size_t offset, size_t size) {
 }
 
 // Repacks a tensor with all threads; each takes the next piece. The source may be a mapped file that is not in memory:
-// while one thread waits for the disk, the others continue.
+// while one thread waits for the disk, the others continue. Threads that touch a new page at the same time would each
+// clear one, and the kernel would drop all but one of them. So each page is cleared by one thread, ahead of its pieces.
 class repacking final : public job {
   public:
     repacking(const ggml_tensor * w, const void * data, size_t offset, size_t size)
-        : w_(w), from_((const char *) data), to_((char *) w->data + offset), size_(size) {
+        : w_(w), from_((const char *) data), to_((char *) w->data + offset), size_(size), next_page_((uintptr_t) to_) {
         const size_t group = WIDE * w->nb[1];
         piece_ = std::max<size_t>(PIECE / group, 1) * group;
     }
@@ -86,13 +99,25 @@ class repacking final : public job {
 
     void compute(int) override {
         for (size_t at = next_.fetch_add(piece_); at < size_; at = next_.fetch_add(piece_)) {
-            const ggml_tensor groups = groups_of(w_, at, std::min(piece_, size_ - at));
+            const size_t n = std::min(piece_, size_ - at);
+            clear_ahead((uintptr_t) to_ + std::min(at + n + AHEAD, size_));
+            const ggml_tensor groups = groups_of(w_, at, n);
             to_wide(&groups, from_ + at, to_ + at);
         }
     }
 
   private:
-    static constexpr size_t PIECE = 256 << 10;
+    static constexpr size_t PIECE = 256 << 10, AHEAD = 4 * HUGE_PAGE;
+
+    // Clears the pages before `end` that no thread has begun.
+    void clear_ahead(uintptr_t end) {
+        for (uintptr_t page = next_page_; page < end;) {
+            const uintptr_t next = std::min((page / HUGE_PAGE + 1) * HUGE_PAGE, (uintptr_t) to_ + size_);
+            if (next_page_.compare_exchange_weak(page, next)) {
+                clear_pages(page, next);
+            }
+        }
+    }
 
     const ggml_tensor * w_;
     const char * from_;
@@ -100,6 +125,7 @@ class repacking final : public job {
     size_t size_, piece_;
     step next_step_ = step::shared;
     std::atomic<size_t> next_{0};
+    std::atomic<uintptr_t> next_page_;
 };
 
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * w, const void * data, size_t offset, size_t size) {
