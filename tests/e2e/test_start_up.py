@@ -80,6 +80,33 @@ def test_a_model_loads_while_serve_imports_its_web_framework(tmp_path: Path) -> 
     assert done.stdout == "\n", done.stderr
 
 
+ENDED = """
+import os, signal, sys
+from llama_eagle.cli import run
+
+def hook(event, args):
+    if event == "import" and args[0] == "uvicorn":
+        os.kill(os.getpid(), int(sys.argv[2]))
+
+sys.addaudithook(hook)
+sys.exit(run(["serve", "-m", sys.argv[1], "--port", "0"]))
+"""
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_serve_ends_cleanly_while_it_imports_its_web_framework(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    command = [PYTHON, "-c", ENDED, write_target(tmp_path / "target.gguf"), int(number)]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, [*folder.iterdir()]) == (code, "", []), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_usage_error_loads_no_library() -> None:
     code, names = imported("generate", "--threads", "x")
     assert code == "2" and {*names} <= {"pydantic", "importlib.metadata"}, "typer reports the error with pydantic"

@@ -41,7 +41,7 @@ from llama_eagle.serving.apis.completions import infill
 from llama_eagle.serving.http import IDLE_S, Front
 from llama_eagle.serving.llama_server.child import Child
 from llama_eagle.serving.llama_server.options import Checked
-from llama_eagle.serving.llama_server.process import PromptLines, follow_log, until_end
+from llama_eagle.serving.llama_server.process import PromptLines, follow_log
 from llama_eagle.serving.model_files import model_files
 from llama_eagle.serving.ollama import ROUTES
 from llama_eagle.serving.saved import saved_prompts
@@ -56,11 +56,18 @@ TLS_HANDSHAKE = 22  # first byte of a client that speaks TLS
 NO_TLS = "this server speaks no TLS: use http://"
 
 
-def run(served: Checked, settings: FrontSettings, child: Child, process: subprocess.Popen[str], about: str) -> int:
-    """Serve until a signal or the child's end; return our exit status.
+def run(
+    served: Checked,
+    settings: FrontSettings,
+    child: Child,
+    process: subprocess.Popen[str],
+    about: str,
+    before_end: Callable[[Callable[[], object]], object],
+) -> str:
+    """Serve until the child's end; return the reason in its log.
 
-    When the model is loaded, print "listening on URL" to stdout and `about` to stderr. Raises `EnvironmentFailure` if
-    the child ends by itself, `UsageError` if it refuses an argument.
+    When the model is loaded, print "listening on URL" to stdout and `about` to stderr. before_end: receives a function
+    to call before a signal ends the child. Raises `EnvironmentFailure` if the address is occupied.
     """
     with listener_on(settings.host, settings.port) as listener, ExitStack() as loading:
         loading.enter_context(working("loading the model"))
@@ -83,12 +90,9 @@ def run(served: Checked, settings: FrontSettings, child: Child, process: subproc
         routes = [each for api in apis for each in api.routes(settings.prefix)]
         front = Front(child, settings, [*routes, *ROUTES], model_files(served))
         front.saved = saved = saved_prompts.saved_prompts(served)
-        before_end = None if saved is None else lambda: saved.save_at_end(front)
-
-        def follow() -> str:
-            return asyncio.run(serve_until(front, listener, read_log))
-
-        return until_end(process, follow, "See --verbose.", before_end)
+        if saved is not None:
+            before_end(lambda: saved.save_at_end(front))
+        return asyncio.run(serve_until(front, listener, read_log))
 
 
 async def serve_until(front: Front, listener: socket.socket, read_log: Callable[[], str]) -> str:

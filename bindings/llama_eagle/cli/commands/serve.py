@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -195,22 +195,27 @@ def serve(
 
 def _serve_one(options: ServerOptions, yes: bool) -> int:
     from llama_eagle.drafting.resolve import without_effect
-    from llama_eagle.native.programs import ended_with_us
     from llama_eagle.serving.llama_server.child import new_child
     from llama_eagle.serving.llama_server.options import check, server_args, server_env
-    from llama_eagle.serving.llama_server.process import start_server
+    from llama_eagle.serving.llama_server.process import start_server, until_end
     from llama_eagle.serving.settings import for_child, front_settings
 
     served = check(replace(options, model=find_model(options.model, yes, options.drafting)))
     if problem := without_effect(served.drafts):
         console.warn(f"{problem}: --draft, --lookup.")
     settings = front_settings(served)
+    saves: list[Callable[[], object]] = []
     with new_child() as child:
         of_child = for_child(served, child)
-        with ended_with_us(process := start_server(server_args(of_child), server_env(of_child))):
+        process = start_server(server_args(of_child), server_env(of_child))
+
+        def follow() -> str:
             from llama_eagle.serving.front import run  # imports a web framework while the child loads the model
 
-            return run(served, settings, child, process, f"serving {_name(served.target)}; {in_flags(served.why)}")
+            about = f"serving {_name(served.target)}; {in_flags(served.why)}"
+            return run(served, settings, child, process, about, saves.append)
+
+        return until_end(process, follow, "See --verbose.", lambda: [save() for save in saves])
 
 
 def _serve_several(options: ServerOptions, pool: Pool) -> int:
