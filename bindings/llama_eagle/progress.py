@@ -184,7 +184,7 @@ class Bar:
         import rich.progress  # noqa: F401  takes a tenth of a second, without the lock
 
         with self._lock:
-            if self._timer is None:  # stopped meanwhile
+            if self._timer is not threading.current_thread():  # stopped meanwhile, or started again
                 return
             if self._appeared:
                 self._appeared[-1]._hide()
@@ -203,7 +203,7 @@ class Bar:
 
     def _write_line(self) -> None:
         with self._lock:
-            if self._timer is None:  # stopped meanwhile
+            if self._timer is not threading.current_thread():  # stopped meanwhile, or started again
                 return
             label, share, *times = self.parts()
             console.log(", ".join(filter(None, [f"{label}: {share}" if share else label, *times])))

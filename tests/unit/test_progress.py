@@ -120,6 +120,17 @@ def test_a_terminal_shows_the_latest_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     assert appeared.empty()
 
 
+def test_a_bar_started_again_while_it_appears_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the first start may have passed its delay. A bar that appears twice would stay after its end."""
+    monkeypatch.setattr(progress.console, "on_terminal", lambda: True)
+    monkeypatch.setattr(progress, "drawing", lambda _bar: pytest.fail("drawn"))
+    bar = progress.Bar("reading")
+    bar.start(after_s=60)
+    bar._appear()  # in another thread than that of the start
+    assert bar not in progress.Bar._appeared
+    bar.stop()
+
+
 def test_the_line_of_a_bar_is_drawn_anew(clock: Clock) -> None:
     """rich draws by the bar's own values, so that a bar whose work reports nothing moves as well."""
     bar = progress.Bar("converting", then="checking")
