@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -226,10 +226,16 @@ class Gain:
 def measure_gain(target: Path, draft: Path, on_progress: Callable[[float], None] = lambda fraction: None) -> Gain:
     """Answer a chat of each category of the built-in set in each way, alternating.
 
-    Raises `InputError` if a chat exceeds the target's context, `EnvironmentFailure` if there is too little memory.
+    A target without a chat template continues the first questions. Raises `InputError` if a chat exceeds the target's
+    context or nothing is answered, `EnvironmentFailure` if there is too little memory.
     """
+    header, prompts = read_header(target), take(read_prompts(["chat"]), 1)
+    if not header.keys.get("tokenizer.chat_template"):
+        prompts = [replace(prompt, text=prompt.turns[0]) for prompt in prompts]
     drafting = DraftingOptions(draft)
-    others = [] if copies_state(read_header(target)) else [DraftingOptions(LOOKUP)]
-    job = Evaluation(target, take(read_prompts(["chat"]), 1), GAIN_TOKENS, drafting)
+    others = [] if copies_state(header) else [DraftingOptions(LOOKUP)]
+    job = Evaluation(target, prompts, GAIN_TOKENS, drafting)
     own, *by_lookup = (total(scores.values()) for scores in evaluate_all(job, [drafting, *others], on_progress))
+    if not own.plain_tps:
+        raise InputError(f"{target}: every answer is empty. Measure the draft with other prompts.")
     return Gain(own.plain_tps, by_lookup[0].tps if by_lookup else None, own.tps)

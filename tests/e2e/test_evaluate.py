@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fixtures import tiny_gguf
 from fixtures.command import assert_one_line_error, llama_eagle
+from llama_eagle.bench import evaluate
 from llama_eagle.synthetic.ggufs import PairFiles, PairFolder
 
 pytestmark = pytest.mark.native
@@ -51,6 +53,18 @@ def test_table(files: PairFiles, tmp_path: Path) -> None:
     assert outcome.code == 0, outcome
     assert "letters" in outcome.stdout
     assert "1 of 1 answers are identical to plain decoding" in outcome.stdout
+
+
+@pytest.mark.parametrize("template", [tiny_gguf.CHAT_TEMPLATE, ""])
+def test_the_gain_of_a_draft_is_measured_with_and_without_a_chat_template(
+    template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_gguf, "CHAT_TEMPLATE", template)
+    monkeypatch.setattr(evaluate, "GAIN_TOKENS", 8)
+    target, draft = tiny_gguf.write_target(tmp_path / "target.gguf"), tiny_gguf.write_draft(tmp_path / "draft.gguf")
+    gain = evaluate.measure_gain(target, draft)
+    assert gain.lookup is not None
+    assert min(gain.plain, gain.lookup, gain.draft) > 0
 
 
 @pytest.mark.parametrize(("plot", "code", "part"), [("none/plot.png", 4, "does not exist"), ("plot.xyz", 2, "--plot")])
