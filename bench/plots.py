@@ -421,12 +421,51 @@ def wall_table(machines: list[Machine]) -> list[str]:
     return rows
 
 
+def peers_table(machines: list[Machine]) -> list[str]:
+    """Return the Markdown rows of the table of engines: each without drafts and with its best drafter for a text."""
+    texts = [f"{name}: no drafts, best drafter" for name in TEXTS.values()]
+    rows = [
+        f"| CPU | model | engine | {' | '.join(texts)} | prompts of 512, 4,096 | MiB | first token, s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for machine in machines:
+        for model in machine.get("peers", {}).get("models", []):
+            state = [f"{model['limit']:g} GB/s"] if model.get("limit") else []
+            state += ["next to another program"] if model.get("busy") else []
+            name = ", ".join([f"{model['model']} {model['type']}", *state])
+            for engine in {side["engine"]: None for side in model["sides"]}:
+                cells = " | ".join(engine_cells(model, engine))
+                rows.append(f"| {machine['name']} | {name} | {engine} | {cells} |")
+    return rows
+
+
+def engine_cells(model: dict[str, Any], engine: str) -> list[str]:
+    """Return an engine's cells of the table: speeds by text, then prompts, memory and first token without drafts."""
+    cells = []
+    for text in TEXTS:
+        plain, drafted = (best_side(model, engine, text, drafts) for drafts in (False, True))
+        speeds = [
+            cell(side.get(text)) + (f" ({side['drafter']})" if side.get("drafter") else "") for side in (plain, drafted)
+        ]
+        cells.append(", ".join(filter(None, speeds)))
+    plain = next(side for side in model["sides"] if side["engine"] == engine and not side["drafter"])
+    if "failure" in plain:
+        return [f"fails: {plain['failure']}", *[""] * 4]
+    return [
+        *cells,
+        f"{cell(plain['512'])}, {cell(plain['4096'])}",
+        cell(plain["peak_mib"]),
+        cell(plain["first_token_s"]),
+    ]
+
+
 def tables(machines: list[Machine]) -> dict[str, list[str]]:
     """Return the tables that the documentation repeats, by page."""
     return {
         "docs/performance.md": [
             *speed_table(machines),
             *lookup_table(machines),
+            *peers_table(machines),
             *rows_table(machines),
             *wall_table(machines),
         ],

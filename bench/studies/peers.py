@@ -265,7 +265,7 @@ def summary(args: argparse.Namespace, store: Path) -> dict[str, Any]:
 def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
     if failures := [each["failure"] for each in runs if "failure" in each]:
         return {"failure": failures[0]}
-    return {name: float(f"{median(each[name] for each in runs):.4g}") for name in runs[0]}
+    return {name: float(f"{median(each[name] for each in runs):.3g}") for name in runs[0]}
 
 
 def add(out: Path, model: dict[str, Any], versions: dict[str, str]) -> None:
