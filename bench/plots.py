@@ -99,10 +99,6 @@ def best_side(model: dict[str, Any], engine: str, text: str, drafts: bool | None
 
 def real_models(machines: list[Machine]) -> Iterator[tuple[Machine, dict[str, Any]]]:
     """Yield real models with each text of TEXTS, as `draw_model` takes them: ours next to the best of llama.cpp."""
-    for machine, entry in entries(machines, "lookup"):
-        if entry["text"] in TEXTS:
-            theirs = max(entry[side] for side in LOOKUP_SIDES[0])
-            yield machine, {**entry, "drafter": "look-up", "text": TEXTS[entry["text"]], "llama_cpp": theirs}
     for machine in machines:
         for model in machine.get("peers", {}).get("models", []):
             for text, name in TEXTS.items() if not model.get("busy") else ():
@@ -168,7 +164,7 @@ def draw_peers(machines: list[Machine], out: Path) -> None:
         sides = [best_side(model, engine, text) for engine in {side["engine"]: None for side in model["sides"]}]
         draw_engines(axis, [side for side in sides if side][::-1], text)
         title = f"{model['model']} {model['type']}, {TEXTS[text]}, {machine['name']}"
-        axis.set_title(title, fontweight="bold")
+        axis.set_title(title, fontweight="bold", fontsize=8)
     save(figure, out)
 
 

@@ -13,7 +13,7 @@ from matplotlib import pyplot
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-NAMES = {"headline.png", "speed.png", "types.png", "rows.png", "busy.png", "wall.png"}
+NAMES = {"headline.png", "speed.png", "types.png", "rows.png", "busy.png", "wall.png", "peers.png"}
 
 
 @pytest.fixture(scope="module")
