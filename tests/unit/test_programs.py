@@ -21,8 +21,8 @@ def ready(): print("ready", flush=True)
 """
 ENDINGS = {
     "background": "with programs.ended_with_us(process): ready(); process.wait()",
-    "serve": "sys.exit(serving.until_end(process, lambda: ready() or '', ''))",
-    "failure": "serving.until_end(process, lambda: ready() or 1 / 0, '')",
+    "serve": "sys.exit(serving.until_end(process, lambda _: ready() or '', ''))",
+    "failure": "serving.until_end(process, lambda _: ready() or 1 / 0, '')",
 }
 
 

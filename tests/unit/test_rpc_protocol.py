@@ -35,8 +35,9 @@ def test_devices_of_several_servers() -> None:
 
 def test_the_command_names_its_devices_when_it_listens(capsys: pytest.CaptureFixture[str]) -> None:
     endpoint = answering(*about_devices((3 << 30, 5 << 30), (1 << 20, 1 << 30)))
-    assert _announce(Mock(poll=lambda: None), endpoint) == ""
+    assert _announce(Mock(poll=lambda: None), endpoint, lambda: False) == ""
     assert capsys.readouterr().out == f"listening on {endpoint}, 3072 of 5120 MiB free; 1 of 1024 MiB free\n"
+    assert _announce(Mock(poll=lambda: None), endpoint, lambda: True) == "" == capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

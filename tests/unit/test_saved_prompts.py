@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -370,7 +370,7 @@ def test_a_second_signal_ends_the_server_at_once(n_signals: int) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], text=True) as process:
         sender = threading.Timer(0.1, send)
 
-        def follow() -> str:
+        def follow(_is_ending: Callable[[], bool]) -> str:
             sender.start()
             return str(process.wait())
 

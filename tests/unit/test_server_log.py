@@ -67,7 +67,7 @@ def test_counts_of_drafts_are_reported() -> None:
 def test_an_end_without_a_word_has_a_reason(end: str, reason: str) -> None:
     process = subprocess.Popen([sys.executable, "-c", f"import os, signal, sys; {end}"], text=True)
     with pytest.raises(EnvironmentFailure, match=reason):
-        until_end(process, lambda: "", "See --verbose.")
+        until_end(process, lambda _: "", "See --verbose.")
 
 
 END_OF_A_TEMPLATE = (
@@ -81,4 +81,4 @@ def test_the_reason_of_a_refused_template_does_not_depend_on_the_order_of_lines(
     """The log's thread writes one, the reader of arguments the other: llama.cpp 0c1e57098, common/arg.cpp."""
     process = subprocess.Popen(["printf", "%s\n", *lines], stdout=subprocess.PIPE, text=True)
     with pytest.raises(UsageError, match=r"arguments: failed to apply template: it never ends\."):
-        until_end(process, lambda: follow_log(process, False, print), "See --verbose.")
+        until_end(process, lambda _: follow_log(process, False, print), "See --verbose.")

@@ -63,11 +63,12 @@ def run(
     process: subprocess.Popen[str],
     about: str,
     before_end: Callable[[Callable[[], object]], object],
+    is_ending: Callable[[], bool],
 ) -> str:
     """Serve until the child's end; return the reason in its log.
 
-    When the model is loaded, print "listening on URL" to stdout and `about` to stderr. before_end: receives a function
-    to call before a signal ends the child. Raises `EnvironmentFailure` if the address is occupied.
+    When the model is loaded, print "listening on URL" to stdout and `about` to stderr, unless `is_ending`. before_end:
+    receives a function to call before a signal ends the child. Raises `EnvironmentFailure` if the address is occupied.
     """
     with listener_on(settings.host, settings.port) as listener, ExitStack() as loading:
         loading.enter_context(working("loading the model"))
@@ -76,6 +77,8 @@ def run(
         def announce(text: str) -> None:
             child.set_address(text)
             loading.close()
+            if is_ending():
+                return
             console.log(about)
             console.data(f"listening on {url_of(settings.host, listener)}")
             sys.stdout.flush()

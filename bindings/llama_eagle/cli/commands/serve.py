@@ -209,11 +209,11 @@ def _serve_one(options: ServerOptions, yes: bool) -> int:
         of_child = for_child(served, child)
         process = start_server(server_args(of_child), server_env(of_child))
 
-        def follow() -> str:
+        def follow(is_ending: Callable[[], bool]) -> str:
             from llama_eagle.serving.front import run  # imports a web framework while the child loads the model
 
             about = f"serving {_name(served.target)}; {in_flags(served.why)}"
-            return run(served, settings, child, process, about, saves.append)
+            return run(served, settings, child, process, about, saves.append, is_ending)
 
         return until_end(process, follow, "See --verbose.", lambda: [save() for save in saves])
 

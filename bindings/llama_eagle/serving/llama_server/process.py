@@ -111,16 +111,17 @@ def run_rpc_server(words: Sequence[str], endpoint: str) -> int:
     """Run ggml's RPC server until a signal or its own end. endpoint: its address from here."""
     program = find_program("ggml-rpc-server", "it was built with GGML_RPC=OFF. Build it with ON")
     process = start_program([str(program), *words], {**os.environ}, stdout=sys.stderr)
-    return until_end(process, lambda: _announce(process, endpoint), "Its last lines say why.")
+    return until_end(process, lambda is_ending: _announce(process, endpoint, is_ending), "Its last lines say why.")
 
 
-def _announce(process: subprocess.Popen[str], endpoint: str) -> str:
+def _announce(process: subprocess.Popen[str], endpoint: str, is_ending: Callable[[], bool]) -> str:
     """Print the address and the devices when the server answers; then wait for its end."""
     while process.poll() is None:
         with contextlib.suppress(EnvironmentFailure):
             devices = [f"{device.free >> 20} of {device.total >> 20} MiB free" for device in rpc.query(endpoint)]
-            console.data(f"listening on {endpoint}, {'; '.join(devices)}")
-            sys.stdout.flush()
+            if not is_ending():
+                console.data(f"listening on {endpoint}, {'; '.join(devices)}")
+                sys.stdout.flush()
             break
         time.sleep(0.1)
     process.wait()
@@ -137,14 +138,19 @@ def start_server(words: Sequence[str], variables: Mapping[str, str]) -> subproce
 
 def until_end(
     process: subprocess.Popen[str],
-    follow: Callable[[], str],
+    follow: Callable[[Callable[[], bool]], str],
     remedy: str,
     before_end: Callable[[], object] | None = None,
 ) -> int:
+    """Follow a server to its end and return our exit status: that of the signal that ended it.
+
+    follow: waits for the end and returns its reason; its argument returns True from a signal on. before_end: as in
+    `_signals`. Raises `EagleError` if the server ends by itself.
+    """
     status: list[int] = []
     with _signals(process, status, before_end):
         try:
-            last = follow()
+            last = follow(lambda: bool(status))
             process.wait()
         finally:
             stop_program(process)

@@ -242,8 +242,9 @@ def run_pool(options: ServerOptions, models: Sequence[Offered], max_bytes: int |
             pool.close()  # here, because the front ends when no thread waits for a model any more
             return ""
 
-        console.log(f"serving {len(models)} models within {limit / GIB:.1f} GiB")
-        console.data(f"listening on {url_of(settings.host, listener)}")
-        sys.stdout.flush()
+        if not ended.is_set():
+            console.log(f"serving {len(models)} models within {limit / GIB:.1f} GiB")
+            console.data(f"listening on {url_of(settings.host, listener)}")
+            sys.stdout.flush()
         asyncio.run(serve_until(PoolFront(pool, settings), listener, wait))
     return status[0]
