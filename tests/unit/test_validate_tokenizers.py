@@ -12,11 +12,12 @@ import pytest
 from fuzz import tokenizer_keys
 from fuzz.gguf_file import File, Tensor, mutated, read
 from fuzz.tokenizer_keys import ARRAY, BOOL, BYTE, KINDS, STRING, U32, array, drop, get, put, strings, text
-from llama_eagle.errors import EagleError, InputError
+from llama_eagle.errors import EagleError, InputError, UsageError
 from llama_eagle.gguf import header as headers
 from llama_eagle.gguf.header import read_header
 from llama_eagle.gguf.pairing import require_models
 from llama_eagle.gguf.validate import tokenizer
+from llama_eagle.gguf.validate.overrides import with_overrides
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,8 @@ def test_a_sound_tokenizer_is_checked_once(
         checked.clear()
         require_models(path), require_models(path)
         assert len(checked) == n_checks
+    with pytest.raises(UsageError, match="eos_token_id is 99999"):
+        with_overrides([read_header(path)], {"tokenizer.ggml.eos_token_id": 99999}, "kv_overrides")
     twice = changed(path, with_token(1, read_tokens(read(path))[0]), tmp_path / "twice.gguf")
     twice.replace(path)
     for _ in range(2):

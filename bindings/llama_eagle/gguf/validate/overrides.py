@@ -43,7 +43,7 @@ def with_overrides(files: list[Header], overrides: Mapping[str, Override] | None
     for key, value in overrides.items():
         types[key] = _storage_type(first, key, value, name)
         keys[key] = value
-    changed = [replace(first, keys=keys, key_types=types), *files[1:]]
+    changed = [replace(first, keys=keys, key_types=types, times=None), *files[1:]]  # what is known is about the file
     error = next((finding for finding in check_files(changed) if finding.level == "error"), None)
     if error is not None and not any(finding.level == "error" for finding in check_files(files)):
         raise UsageError(f"{name} makes the model invalid: {error.message}. Correct it.")

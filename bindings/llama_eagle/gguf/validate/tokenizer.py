@@ -72,10 +72,13 @@ KINDS = {
     "rwkv": Kind(bytes="rwkv"),
     "plamo2": Kind(("scores", "token_type"), {"bos": 1, "eos": 2, "unknown": 0}, bytes="plamo"),
 }
+RULES = tuple(Path(__file__).with_name(f"{name}.py") for name in ("tokenizer", "keys", "table"))
 WITHOUT_MERGES = "kimi-k2"  # llama.cpp's only exception among the kinds with merges
 
 
 def check_tokenizer(header: Header) -> Iterator[str]:
+    if _is_known(header):
+        return
     faults = [*check_keys(header, KEYS, prefix=PREFIX)]
     if "tokenizer.chat_template" in header.keys:
         faults += check_keys(header, (Key("tokenizer.chat_template", "string"),))
@@ -84,7 +87,7 @@ def check_tokenizer(header: Header) -> Iterator[str]:
         faults.append(f"the key {PREFIX}model is {model!r:.60}, it must be one of {', '.join(KINDS)}")
     yield from faults
     tokens = header.keys.get(f"{PREFIX}tokens")
-    if faults or not isinstance(tokens, ArrayRef) or _is_known(header):
+    if faults or not isinstance(tokens, ArrayRef):
         return
     faults = [*_check_arrays(header, tokens)]
     if not faults and model is not None:
@@ -95,7 +98,7 @@ def check_tokenizer(header: Header) -> Iterator[str]:
 
 
 def _is_known(header: Header) -> bool:
-    """Return True if an earlier run has found no fault in every token of this file."""
+    """Return True if an earlier run has found no fault in the tokenizer of this file."""
     return header.times is not None and _record(header, header.times).is_file()
 
 
@@ -107,7 +110,7 @@ def _note(header: Header) -> None:
 
 def _record(header: Header, times: tuple[int, int]) -> Path:
     """Return the file in the cache that records a sound tokenizer: by the file's times, and by those of these rules."""
-    return kept_json("checked", [header.path, Path(__file__)], str(times))
+    return kept_json("checked", [header.path, *RULES], str(times))
 
 
 def _check_arrays(header: Header, tokens: ArrayRef) -> Iterator[str]:
