@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fixtures.command import assert_one_line_error, llama_eagle
@@ -18,6 +20,7 @@ from fixtures.llama_pairs import complete, load
 from fixtures.tiny_gguf import write_target
 from fuzz.gguf_file import read, text
 from llama_eagle.errors import InputError, UsageError
+from llama_eagle.serving.llama_server import options as server
 from llama_eagle.sessions.chats import template as chat_template
 from llama_eagle.sessions.chats.template import render
 
@@ -142,3 +145,18 @@ def test_a_closed_worker_ends_what_it_renders_and_what_waits() -> None:
         errors = [each.result()["error"] for each in waiting]
     assert errors.count("this program ends") == 2
     assert workers.request(request) == {"error": "this program ends"}
+
+
+def test_a_server_renders_a_sound_template_at_its_first_start_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_EAGLE_CACHE", str(tmp_path))
+    rendered: list[str] = []
+    monkeypatch.setattr(server, "render", lambda *given: rendered.append(given[0]) or render(*given))
+    sound, changed, refused = "{{ messages[0].content }}", "{{ messages[0].content }} ", "{{ raise_exception('no') }}"
+    for given, _ in itertools.product((sound, changed), range(2)):
+        server._check_template(Mock(extra=()), Mock(keys={"tokenizer.chat_template": given}))
+    for _ in range(2):
+        with pytest.raises(InputError, match="no"):
+            server._check_template(Mock(extra=()), Mock(keys={"tokenizer.chat_template": refused}))
+    assert rendered == [sound, changed, refused, refused]

@@ -65,7 +65,7 @@ from llama_eagle.cli import run
 
 def hook(event, args):
     if event == "subprocess.Popen" and "llama-server" in str(args[0]):
-        print(*{"uvicorn", "numpy"} & {*sys.modules}, flush=True)
+        print(*{*sys.argv[2:]} & {*sys.modules}, flush=True)
         os._exit(0)
 
 sys.addaudithook(hook)
@@ -75,7 +75,8 @@ run(["serve", "-m", sys.argv[1], "--port", "0"])
 
 @pytest.mark.native
 def test_a_model_loads_while_serve_imports_its_web_framework(tmp_path: Path) -> None:
-    command = [PYTHON, "-c", SERVER, write_target(tmp_path / "target.gguf")]
+    late = "uvicorn", "numpy", "asyncio", "urllib.request", "llama_cpp.llama_cpp"
+    command = [PYTHON, "-c", SERVER, write_target(tmp_path / "target.gguf"), *late]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "\n", done.stderr
 

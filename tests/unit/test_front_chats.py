@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llama_eagle.serving.apis.chat import Chunks, whole
 from llama_eagle.serving.chats.reasoning import count_reasoning
-from llama_eagle.serving.llama_server.served import ChatSettings, chat_settings
+from llama_eagle.serving.llama_server.chat_settings import ChatSettings, chat_settings
 from llama_eagle.serving.pieces import CallPiece, End, Piece
 from llama_eagle.serving.requests.chat_request import ChatRequest
 from llama_eagle.sessions.chats.calls import completed

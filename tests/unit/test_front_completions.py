@@ -12,7 +12,8 @@ from llama_eagle.serving.api_errors import Refusal
 from llama_eagle.serving.apis.completions import infill
 from llama_eagle.serving.apis.completions.bodies import check_own, read_completion
 from llama_eagle.serving.apis.completions.choices import Choices, Echo
-from llama_eagle.serving.llama_server.served import ChatSettings, Served
+from llama_eagle.serving.llama_server.chat_settings import ChatSettings
+from llama_eagle.serving.llama_server.served import Served
 from llama_eagle.serving.llama_server.slots import Step
 from llama_eagle.sessions.infill import Gap, InfillTokens, infill_prompt
 from openai.types import Completion

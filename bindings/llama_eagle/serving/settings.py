@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llama_eagle.serving.access import Access
+from llama_eagle.serving.llama_server.chat_settings import ChatSettings, chat_settings
 from llama_eagle.serving.llama_server.child import Child
 from llama_eagle.serving.llama_server.extra_args import has_scores, last_value, normalized
 from llama_eagle.serving.llama_server.options import EMBEDDING, Checked, ServerOptions, is_for_this_machine
-from llama_eagle.serving.llama_server.served import ChatSettings, chat_settings
 from llama_eagle.serving.saved.prompts_folder import prompts_folder
 
 MAX_BODY_MIB = 32

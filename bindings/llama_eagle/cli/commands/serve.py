@@ -164,10 +164,6 @@ def serve(
     """
     if [model, config, pool.models].count(None) != 2:
         raise UsageError("give one of --model (and --draft), --models and --config.")
-    if pool.models is None:
-        from llama_eagle.sessions.chats.template import start_worker
-
-        start_worker()  # it renders the model's template once, and starts as long as the following imports take
     from llama_eagle.serving.llama_server import options as serving
 
     options = serving.ServerOptions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import socket
@@ -11,8 +10,12 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llama_eagle.serving.llama_server.streams import Answer
+if TYPE_CHECKING:
+    import asyncio
+
+    from llama_eagle.serving.llama_server.streams import Answer
 
 LONGEST_PATH = 100  # of a socket file in bytes: 104 on macOS and BSD, 108 on Linux
 Headers = Iterable[tuple[bytes, bytes]]
@@ -67,6 +70,10 @@ class Child:
             raise
 
     async def _connect(self, method: str) -> tuple[asyncio.Transport, Answer]:
+        import asyncio  # the child loads its model meanwhile
+
+        from llama_eagle.serving.llama_server.streams import Answer
+
         loop = asyncio.get_running_loop()
         try:
             if self.path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -23,6 +22,8 @@ MAX_ARGUMENT = 100_000  # bytes; Linux allows 128 KiB
 
 async def with_grammar(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a raw request with the grammar of its schema; an empty schema means any object. Raises `Refusal`."""
+    import asyncio  # later than `serve` starts llama-server, whose arguments this module reads, too
+
     if body.get(SCHEMA) is None:
         return body
     try:

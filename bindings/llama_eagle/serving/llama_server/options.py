@@ -6,6 +6,7 @@ import ipaddress
 import os
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions, about
 from llama_eagle.drafting.price import learn
 from llama_eagle.drafting.resolve import Choice, resolve, session_options, without_lookup
-from llama_eagle.errors import EagleError, UsageError, refuse
-from llama_eagle.files import typed
+from llama_eagle.errors import EagleError, EnvironmentFailure, UsageError, refuse
+from llama_eagle.files import kept_json, typed, write_json
 from llama_eagle.gguf.header import Header, read_model
 from llama_eagle.gguf.pairing import DRAFT_KINDS, read_draft, require_models, without_text
 from llama_eagle.gguf.rotation import default_context, scaling_included
@@ -36,7 +37,7 @@ from llama_eagle.serving.llama_server.extra_args import (
     refuse_unchecked,
 )
 from llama_eagle.serving.llama_server.grammars import with_grammars
-from llama_eagle.sessions.chats.template import end_worker, render
+from llama_eagle.sessions.chats.template import WORKER, end_worker, render
 from llama_eagle.sessions.devices import last_device, require_servers
 from llama_eagle.sessions.options import CACHE_TYPES, MTP, ContextOptions, LoadOptions, Lora, batch_too_small
 
@@ -242,14 +243,20 @@ def _longest(drafts: DraftingOptions) -> int:
 def _check_template(options: ServerOptions, target: Header) -> None:
     """Render the chat template once, within our limits: llama-server renders it before it listens, without limits.
 
-    Raises `InputError`.
+    The cache records templates that passed. Raises `InputError`.
     """
-    template = target.keys.get("tokenizer.chat_template")
+    template = str(target.keys.get("tokenizer.chat_template") or "")
+    if not template or any(argument.startswith("--chat-template") for argument in options.extra):
+        return
+    record = kept_json("checked", [WORKER], template)
+    if record.is_file():
+        return
     try:
-        if template and not any(argument.startswith("--chat-template") for argument in options.extra):
-            render(str(template), TEST_CHAT, target.path)
+        render(template, TEST_CHAT, target.path)
     finally:
         end_worker()
+    with suppress(OSError, EnvironmentFailure):
+        write_json(record, {})
 
 
 def server_args(served: Checked) -> list[str]:

@@ -27,7 +27,6 @@ from llama_eagle.native.programs import (
     start_program,
     stop_program,
 )
-from llama_eagle.serving.llama_server.loopback import open_url
 
 INTERRUPTED = 130
 MAX_COMPLAINT = 500  # characters of a reason: some quote a whole template
@@ -97,6 +96,8 @@ def background(
 
 def _is_ready(address: str, process: subprocess.Popen[str]) -> bool:
     """Wait until the model is loaded; return False if the server ends."""
+    from llama_eagle.serving.llama_server.loopback import open_url  # imports an HTTP client
+
     while process.poll() is None:
         try:
             open_url(f"{address}/health").close()
