@@ -20,6 +20,7 @@ TIMEOUT_S = 10.0
 MAX_REASON = 200  # characters of the hub's own words in a message
 CHECKPOINT = ("*.json", "*.safetensors", "*.jinja", "tokenizer*")  # what a conversion reads
 WEIGHTS = (".gguf", ".safetensors", ".bin")
+PIECE = 256 << 10  # bytes of a download that are written at once; the client's 10 MiB take long on slow connections
 HTTP_BYTES = 50_000_000_000  # larger files need the client's own protocol
 WRONG_SIZE = "Consistency check failed"  # in the client's message
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -130,12 +131,16 @@ def _is_above_cache(error: OSError) -> bool:
 
 
 def _unreachable(repo: str, reason: str, command: str) -> EnvironmentFailure:
-    from huggingface_hub import constants
-
-    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"the hub did not answer ({reason})"
+    why = "HF_HUB_OFFLINE is set" if _is_offline() else f"the hub did not answer ({reason})"
     return EnvironmentFailure(
         f"{repo}: not in the local cache, and {why}. Get it once with `{command}`, or name a local folder"
     )
+
+
+def _is_offline() -> bool:
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
 
 
 def snapshot(repo: str, patterns: list[str], revision: str | None = None) -> Path:
@@ -169,11 +174,11 @@ def file_sizes(repo: str, cache_dir: Any = None, command: str | None = None) -> 
 
     command: as in `hub_errors`.
     """
-    from huggingface_hub import constants, model_info
-
     with hub_errors(repo, command=command):
         try:
             with working("requesting the list of files"):
+                from huggingface_hub import model_info  # takes a second on a busy machine
+
                 found = model_info(repo, timeout=TIMEOUT_S, files_metadata=True).siblings or ()
             return {file.rfilename: file.size or 0 for file in sorted(found, key=lambda file: file.rfilename)}
         except Exception as error:
@@ -182,7 +187,7 @@ def file_sizes(repo: str, cache_dir: Any = None, command: str | None = None) -> 
             sizes = cached_sizes(repo, cache_dir)[1]
             if not sizes:
                 raise
-            if not constants.HF_HUB_OFFLINE:
+            if not _is_offline():
                 reason = _reason(list(_causes(error)))
                 console.warn(f"{repo}: the hub did not answer ({reason}), so its files in the cache are used.")
             return sizes
@@ -241,10 +246,10 @@ class Weights(NamedTuple):
 
 def weights(repo: str, wanted: Callable[[str], bool], revision: str | None = None) -> Weights:
     """Return the wanted weight files of a repository; none if the hub cannot be reached."""
-    from huggingface_hub import model_info, try_to_load_from_cache
-
     try:
         with working("requesting the list of files"):
+            from huggingface_hub import model_info, try_to_load_from_cache
+
             info = model_info(repo, revision=revision, timeout=TIMEOUT_S, files_metadata=True)
     except Exception as error:  # the download itself reports it, unless the cache has all files
         console.trace(error)
@@ -314,7 +319,7 @@ def _polled(show: Callable[[], None]) -> Iterator[None]:
 def _fetch(repo: str, name: str, revision: str | None, blobs: Path) -> None:
     """Download one file as the blob that the hub's client looks for; continue an unfinished one."""
     from filelock import FileLock
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
@@ -331,13 +336,17 @@ def _fetch(repo: str, name: str, revision: str | None, blobs: Path) -> None:
             return
         if part.exists() and part.stat().st_size > about.size:
             part.unlink()
+        usual = constants.DOWNLOAD_CHUNK_SIZE
         try:
+            constants.DOWNLOAD_CHUNK_SIZE = PIECE
             with part.open("ab") as file:
                 http_get(url, file, resume_size=file.tell(), headers=build_hf_headers(), expected_size=about.size)
         except OSError as error:
             if WRONG_SIZE in str(error):
                 part.unlink()
             raise
+        finally:
+            constants.DOWNLOAD_CHUNK_SIZE = usual
         part.replace(blob)
 
 

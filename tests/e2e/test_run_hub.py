@@ -22,6 +22,7 @@ from fixtures.hub import Fault, serve_hub
 from fixtures.targets import make_target
 from fixtures.tiny_gguf import finish, write_draft, write_target
 from llama_eagle.errors import EnvironmentFailure
+from llama_eagle.hub import PIECE
 from llama_eagle.pairs import model_folder
 from llama_eagle.store import kept
 
@@ -253,6 +254,32 @@ def test_a_download_that_was_cut_is_resumed(hub: Hub) -> None:
     (found,) = hub.prepare("me/m")
     assert Path(found["path"]).read_bytes() == (hub.folder / "me/m/m.gguf").read_bytes()
     assert not hub.faults
+
+
+RECORDER = """
+import atexit
+import huggingface_hub.file_download as client
+get, sizes = client.http_get, []
+class Recorder:
+    def __init__(self, file):
+        self.file = file
+    def write(self, data):
+        sizes.append(len(data))
+        return self.file.write(data)
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+client.http_get = lambda url, file, **more: get(url, Recorder(file), **more)
+atexit.register(lambda: print(json.dumps(sizes)))
+"""
+
+
+def test_a_download_is_written_in_pieces_that_show_its_progress(hub: Hub) -> None:
+    """The client's own are of 10 MiB, a minute of a slow connection, and lost by an interruption."""
+    path = write_target(hub.add("me/m", "m.gguf") / "m.gguf")
+    with path.open("ab") as file:
+        file.write(bytes(1 << 20))
+    _, sizes = hub.prepare("me/m", before=RECORDER)
+    assert sum(map(int, sizes)) == path.stat().st_size and max(map(int, sizes)) <= PIECE
 
 
 FAULTS = (
