@@ -15,6 +15,7 @@ from llama_eagle.cli.groups import grouped
 from llama_eagle.cli.options import MODEL_HELP, Computing, Drafting, Json, OutType, Sampling, Vision
 from llama_eagle.cli.piped import with_piped
 from llama_eagle.errors import EagleError, UsageError
+from llama_eagle.progress import working
 
 if TYPE_CHECKING:
     from llama_eagle.store.kept import Entry
@@ -148,7 +149,8 @@ def pull(
     from llama_eagle.store.find import prepare
 
     try:
-        path = prepare(model, outtype, with_draft=not no_draft, of_file=True, update=True)
+        with working(f"fetching {model}"):  # shown between downloads and conversions, too
+            path = prepare(model, outtype, with_draft=not no_draft, of_file=True, update=True)
     except KeyboardInterrupt:
         console.note("What was downloaded is kept. Repeat the command to continue.")
         raise
