@@ -39,6 +39,9 @@ constexpr int TILE_ROWS = 8;  // activation rows whose accumulators fit the regi
 inline vi v_load(const void * p) {
     return _mm512_loadu_si512(p);
 }
+inline void v_store(void * p, vi a) {
+    _mm512_storeu_si512(p, a);
+}
 inline vi v_zero() {
     return _mm512_setzero_si512();
 }

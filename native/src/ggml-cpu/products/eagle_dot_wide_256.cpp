@@ -104,25 +104,24 @@ struct iq4_xs : table_codes<block_iq4_xs_wide, iq4_values> {
 
 // --- activations of centered products --------------------------------------------------------------------------------
 
-// starts[i]: minus the codes' offset times the sums of the first two and of the last two of every four values, of the
-// 16 values from 16 * i.
+// starts[i]: where the sums of the values from SUB * i start.
+template <int SUB>
 struct act256_centered : act256 {
-    int16_t starts[16][2];
+    int32_t starts[256 / SUB];
     static size_t of_row(const kernel &, int64_t n) { return (size_t) (n / 256) * sizeof(act256_centered); }
 };
 
-template <int OFFSET>
+template <typename Type, typename variant>
 void pack_centered(const kernel & k, const float * x, void * row, int64_t n, int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
-        act256_centered & y = ((act256_centered *) row)[b];
+        auto & y = ((act256_centered<Type::SUB> *) row)[b];
         pack_k(k, x + 256 * b, (act256 *) &y, n, 0, 1);
-        for (int i = 0; i < 16; ++i) {
+        for (int i = 0; i < 256 / Type::SUB; ++i) {
             int sums[2] = {0, 0};
-            for (int v = 0; v < 16; ++v) {
-                sums[v / 2 % 2] += y.qs[16 * i + v];
+            for (int v = 0; v < Type::SUB; ++v) {
+                sums[v / 2 % 2] += y.qs[Type::SUB * i + v];
             }
-            y.starts[i][0] = (int16_t) (-OFFSET * sums[0]);
-            y.starts[i][1] = (int16_t) (-OFFSET * sums[1]);
+            y.starts[i] = variant::start(sums[0], sums[1]);
         }
     }
 }
@@ -130,19 +129,23 @@ void pack_centered(const kernel & k, const float * x, void * row, int64_t n, int
 // --- products --------------------------------------------------------------------------------------------------------
 
 #ifdef EAGLE_SIMD_VNNI
-template <typename Type>
-using products_256 = products<Type::MAX>;
+constexpr int MAX_CENTERED = 255;
+constexpr bool CENTERED_IF_UNPACKED = true;  // with AVX-512, Q6_K and few rows, loads limit more than products
 #else
-template <typename Type>
-using products_256 = std::conditional_t < Type::OFFSET != 0 &&
-                     Type::MAX<64, centered_products<Type::MAX, Type::OFFSET>, products<Type::MAX>>;
+constexpr int MAX_CENTERED = 63;  // sums must fit in 16 bits
+constexpr bool CENTERED_IF_UNPACKED = false;
 #endif
+
+template <typename Type>
+using products_256 = std::conditional_t<Type::OFFSET != 0 && Type::MAX <= MAX_CENTERED,
+                                        centered_products<Type::MAX, Type::OFFSET>, products<Type::MAX>>;
 
 template <typename Type>
 struct tile_256 {
     using block = typename Type::block;
-    using variant = products_256<Type>;
-    using act = std::conditional_t<variant::CENTERED, act256_centered, act256>;
+    using act = std::conditional_t<products_256<Type>::CENTERED, act256_centered<Type::SUB>, act256>;
+    using variant =
+        std::conditional_t<CENTERED_IF_UNPACKED && !Type::UNPACKED, products<Type::MAX>, products_256<Type>>;
     static constexpr int SCALES = 256 / Type::SUB, ROWS[] = {variant::ROWS, Type::SUB == 16 ? 5 : 8};
     static constexpr int AT_ONCE = LANES == WIDE ? variant::ROWS : variant::AT_ONCE;  // AVX-512 has the registers
     static constexpr bool CORRECTED = Type::OFFSET != 0 && !variant::CENTERED;
@@ -157,13 +160,14 @@ struct tile_256 {
         return sum;
     }
 
-    // Computes the factors of the scales, and of the sums of activations.
+    // Computes the factors of the scales, and of the sums of activations for products that are not centered.
+    template <bool IS_CENTERED>
     EAGLE_INLINE static inline void factors(const block & w, int part, vi * scale, vi * pair) {
         vi bytes[SCALES / 4], min[SCALES / 4];
         Type::scales(w, part, bytes, min);
         unroll<SCALES>([&](auto i)
                            EAGLE_INLINE { scale[i] = variant::template scale<Type::SIGNED, i % 4>(bytes[i / 4]); });
-        if constexpr (!variant::CENTERED) {
+        if constexpr (!IS_CENTERED) {
             unroll<SCALES / 2>([&](auto p) EAGLE_INLINE {
                 constexpr int FIRST = 2 * p % 4;
                 pair[p] = Type::OFFSET != 0 ? v_pair16<Type::SIGNED, FIRST, FIRST + 1>(bytes[p / 2])
@@ -183,7 +187,7 @@ struct tile_256 {
                 scale[v] = w[v]->scale[part[v]];
                 pair[v] = w[v]->pair[part[v]];
             } else {
-                factors(*w[v], part[v], own_scale[v], own_pair[v]);
+                factors<variant::CENTERED>(*w[v], part[v], own_scale[v], own_pair[v]);
                 scale[v] = own_scale[v];
                 pair[v] = own_pair[v];
             }
@@ -199,11 +203,11 @@ struct tile_256 {
                 scales[v] = scale[v] + 32 / Type::SUB * s;
             }
             const int8_t * qs[NR];
-            const int16_t * start[NR] = {};
+            const int32_t * start[NR] = {};
             for (int j = 0; j < NR; ++j) {
                 qs[j] = x[j]->qs + 32 * s;
                 if constexpr (variant::CENTERED) {
-                    start[j] = x[j]->starts[2 * s];
+                    start[j] = x[j]->starts + 32 / Type::SUB * s;
                 }
             }
             if constexpr (NR <= AT_ONCE) {
@@ -265,12 +269,10 @@ struct tile_256 {
 
 // --- many rows -------------------------------------------------------------------------------------------------------
 
-#ifndef EAGLE_SIMD_VNNI
-
 template <typename Type>
 struct bytes_256 : byte_codes<64> {
     using tile = tile_256<Type>;
-    vi scale[PARTS][tile::SCALES], pair[PARTS][tile::variant::CENTERED ? 1 : tile::SCALES / 2];
+    vi scale[PARTS][tile::SCALES], pair[PARTS][products_256<Type>::CENTERED ? 1 : tile::SCALES / 2];
     float d[WIDE], dmin[Type::OFFSET == 0 ? WIDE : 1];
 };
 
@@ -280,12 +282,12 @@ struct many_256 : tile_256<unpacked_codes<Type, bytes_256<Type>>> {
     using typename tile::act;
     using typename tile::block;
     using packed = typename Type::block;
-    static constexpr int VALUES = 256, PIECE = 4, MANY = 5;
+    static constexpr int VALUES = 256, PIECE = 4 / MANY_GROUPS, MANY = LANES == WIDE && Type::SUB == 32 ? 8 : 5;
 
     static inline void unpack(const packed & from, block & to) {
         to.template unpack<Type>(from);
         for (int part = 0; part < PARTS; ++part) {
-            tile_256<Type>::factors(from, part, to.scale[part], to.pair[part]);
+            tile_256<Type>::template factors<tile::variant::CENTERED>(from, part, to.scale[part], to.pair[part]);
             v_storef(to.d + LANES * part, v_load_f16(from.d + LANES * part));
             if constexpr (Type::OFFSET == 0) {
                 v_storef(to.dmin + LANES * part, v_load_f16(from.dmin + LANES * part));
@@ -294,33 +296,23 @@ struct many_256 : tile_256<unpacked_codes<Type, bytes_256<Type>>> {
     }
 
     template <int NR, int V>
-    EAGLE_INLINE static inline void add_piece(vf (*acc)[V][NR], const block * w, int n, const act ** x) {
-        static_assert(V == PARTS);
-        const int part[] = {0, 1};
-        for (int b = 0; b < n; ++b, ++w) {
-            const block * same[] = {w, w};
-            tile::template add_block<NR, V>(acc[0], same, part, x, 0, 0);
-            for (int j = 0; j < NR; ++j) {
-                ++x[j];
-            }
-        }
+    EAGLE_INLINE static inline void add_block(vf (*acc)[NR], const block * const * w, const int * part,
+                                              const act * const * x) {
+        tile::template add_block<NR, V>(acc, w, part, x, 0, 0);
     }
 };
-
-#endif
 
 template <typename Type>
 constexpr kernel wide_256(ggml_type type) {
     kernel k = {type, WIDE, 256, act_size_k, pack_k, run_wide_tiles<tile_256<Type>>, true};
     if constexpr (products_256<Type>::CENTERED) {
-        k.act_size = act256_centered::of_row;
-        k.pack = pack_centered<Type::OFFSET>;
+        k.act_size = act256_centered<Type::SUB>::of_row;
+        k.pack = pack_centered<Type, products_256<Type>>;
     }
-#ifndef EAGLE_SIMD_VNNI
-    if constexpr (Type::MAX != 255) {
+    if constexpr (Type::MAX <= MAX_CENTERED && (!UNPACKING_IS_CHEAP || Type::MAX > 3)) {
         k.dot_many = run_many<many_256<Type>>;
+        k.many_rows = UNPACKING_IS_CHEAP && Type::OFFSET == 0 ? MAX_ROWS + 1 : CALL_ROWS + 1;
     }
-#endif
     return k;
 }
 

@@ -167,8 +167,6 @@ struct tile_32 {
 
 // --- many rows -------------------------------------------------------------------------------------------------------
 
-#ifndef EAGLE_SIMD_VNNI
-
 template <bool HAS_MIN>
 struct bytes_32 : byte_codes<8> {
     float d[WIDE], m[HAS_MIN ? WIDE : 1];
@@ -187,7 +185,7 @@ struct many_32 : tile_32<unpacked_32<Type>> {
     using typename tile::act;
     using typename tile::block;
     using packed = typename Type::block;
-    static constexpr int VALUES = 32, PIECE = 32, MANY = 5;
+    static constexpr int VALUES = 32, PIECE = 32 / MANY_GROUPS, MANY = 5;
 
     static inline void unpack(const packed & from, block & to) {
         to.template unpack<Type>(from);
@@ -200,33 +198,19 @@ struct many_32 : tile_32<unpacked_32<Type>> {
     }
 
     template <int NR, int V>
-    EAGLE_INLINE static inline void add_piece(vf (*acc)[V][NR], const block * w, int n, const act ** x) {
-        using vectors = pass_vectors<typename tile::variant, 1>;
-        for (int b = 0; b < n; ++b, ++w) {
-            unroll<vectors::TURNS>([&](auto turn) EAGLE_INLINE {
-                const block * same[V];
-                int part[V];
-                for (int v = 0; v < V; ++v) {
-                    same[v] = w;
-                    part[v] = vectors::part(turn, v);
-                }
-                tile::template add_block<NR, V, 0>(acc[turn], same, part, x);
-            });
-            for (int j = 0; j < NR; ++j) {
-                ++x[j];
-            }
-        }
+    EAGLE_INLINE static inline void add_block(vf (*acc)[NR], const block * const * w, const int * part,
+                                              const act * const * x) {
+        tile::template add_block<NR, V, 0>(acc, w, part, x);
     }
 };
-
-#endif
 
 template <typename Type>
 constexpr kernel wide_32(ggml_type type) {
     kernel k = {type, WIDE, 32, act_size<Type>, pack<Type>, run_wide_tiles<tile_32<Type>>, true};
-#ifndef EAGLE_SIMD_VNNI
-    k.dot_many = run_many<many_32<Type>>;
-#endif
+    if constexpr (!UNPACKING_IS_CHEAP || decltype(Type::block::codes)::HIGH_BITS > 0) {
+        k.dot_many = run_many<many_32<Type>>;
+        k.many_rows = UNPACKING_IS_CHEAP ? MAX_ROWS + 1 : CALL_ROWS + 1;
+    }
     return k;
 }
 

@@ -50,7 +50,8 @@ struct kernel {
     void (*pack)(const kernel & k, const float * x, void * act, int64_t n, int64_t begin, int64_t end);
     void (*dot)(const dot_args & args);
     bool tunable = false;                               // it uses dot_args::tune
-    void (*dot_many)(const dot_args & args) = nullptr;  // null: there is none; the fastest one above CALL_ROWS
+    void (*dot_many)(const dot_args & args) = nullptr;  // null: there is none; the fastest one from many_rows on
+    int many_rows = CALL_ROWS + 1;
 };
 
 // Returns the kernel for weights of this type and layout, or null. Every plain type that ggml can multiply has one.

@@ -94,12 +94,12 @@ void pack_rows(const ggml_compute_params * params, const ggml_tensor * x, const 
     }
 }
 
-// For kernels without dot_many. In a prompt the weights are in L2 after the first pass, so several passes of a few rows
+// Of kernels without dot_many. In a prompt the weights are in L2 after the first pass, so several passes of a few rows
 // are faster than turns at each block.
 constexpr int PROMPT_ROWS = 8;
 
 void dot_rows(const kernel & k, const weight_rows & w, tuning tune, const row_set & rows) {
-    const bool are_many = rows.n > CALL_ROWS && k.dot_many != nullptr;
+    const bool are_many = rows.n >= k.many_rows && k.dot_many != nullptr;
     const int most = are_many ? rows.n : rows.n > CALL_ROWS ? CALL_ROWS - 1 : CALL_ROWS;  // a multiple of a pass's rows
     if (rows.n > MAX_ROWS && tune.rows == 0) {
         tune.rows = PROMPT_ROWS;

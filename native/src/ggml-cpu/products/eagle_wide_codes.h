@@ -165,6 +165,8 @@ inline vi code_of(const Codes & c, int s, int part) {
 // the activations of vector K of the codes (`values`), the number of rows in a turn (`AT_ONCE`), the number of parts
 // that share loaded activations (`TOGETHER`), and the scale factor from byte K of each lane (`scale`). Sums that start
 // `FROM_ZERO` begin with the `first` product. Two parts and five rows need ten sums, which fit the registers of AVX2.
+// The sums of `CENTERED` products start at minus the codes' offset times the sum of their activations (`start`, from
+// the sums of the first two and of the last two of every four), which is part of the activation row.
 
 struct int8_activations {
     using activation = int8_t;
@@ -203,6 +205,12 @@ struct products : int8_activations {
     static inline vi close(vi sum, vi p, vi scale) {
         return SCALED ? v_add32(sum, v_mul32(p, scale)) : p;
     }
+};
+
+template <int MAX, int OFFSET>
+struct centered_products : products<MAX> {
+    static constexpr bool CENTERED = true;
+    static inline int32_t start(int first, int last) { return -OFFSET * (first + last); }
 };
 
 template <int MAX>
@@ -256,8 +264,7 @@ struct products : sums_of_pairs {
     }
 };
 
-// Codes with an offset and a scale for every 16 values: sums start at minus the offset times the sums of the
-// activations, which are part of the activation row. Only the last sum must fit in 16 bits; the ones before may wrap
+// Codes with an offset and a scale for every 16 values. Only the last sum must fit in 16 bits; the ones before may wrap
 // around.
 template <int MAX, int OFFSET>
 struct centered_products : products<MAX> {
@@ -265,6 +272,9 @@ struct centered_products : products<MAX> {
     static constexpr bool CENTERED = true, FROM_ZERO = false;
     static_assert(2 * 127 * MAX < 32768 && 2 * RUN * 127 * std::max(OFFSET, MAX - OFFSET) < 32768,
                   "codes are too large");
+    static inline int32_t start(int first, int last) {
+        return (int32_t) ((uint32_t) (-OFFSET * last) << 16 | (uint16_t) (-OFFSET * first));
+    }
 };
 
 struct vi_pair {
@@ -357,14 +367,14 @@ using products_32 = std::conditional_t<MAX == 255, word_products, products<MAX>>
 template <typename Type, typename variant, bool SCALED, int NR, int V, int FIRST, int ALL, typename Block>
 EAGLE_INLINE inline void add_32(vi (*sum)[ALL], const Block * const * w, const int * part, int s,
                                 const vi * const * scale, const typename variant::activation * const * x,
-                                const int16_t * const * start) {
+                                const int32_t * const * start) {
     constexpr int RUN = std::min(variant::RUN, Type::SUB / 4);
     unroll<VECTORS / RUN>([&](auto run) EAGLE_INLINE {
         typename variant::sums p[V][NR];
         for (int v = 0; v < V; ++v) {
             for (int j = 0; j < NR; ++j) {
                 if constexpr (variant::CENTERED) {
-                    p[v][j] = v_bcast32(start[FIRST + j] + 2 * run);
+                    p[v][j] = v_bcast32(start[FIRST + j] + run);
                 } else {
                     p[v][j] = variant::template open<SCALED>(sum[v][FIRST + j]);
                 }
@@ -452,10 +462,14 @@ struct table_codes {
 
 // --- many rows -------------------------------------------------------------------------------------------------------
 //
-// Codes are unpacked once for all activation rows, some blocks of a group at a time, which stay in L1. Sums of earlier
-// blocks wait in the outputs meanwhile. With VNNI unpacking is a smaller part of the work.
+// Codes are unpacked once for all activation rows, some blocks at a time, which stay in L1. Sums of earlier blocks wait
+// in the outputs meanwhile. Two vectors of weight rows share the loaded activations.
 
-#ifndef EAGLE_SIMD_VNNI
+constexpr int MANY_GROUPS = 2 / PARTS;
+
+// With AVX-512, codes that are one nibble or byte of blocks of 32 gain nothing, nor does Q2_K. Others need more rows,
+// unless unpacked products save the correction of the codes' offset.
+constexpr bool UNPACKING_IS_CHEAP = LANES == WIDE;
 
 // Codes of N vectors in bytes, each with its final value.
 template <int N>
@@ -468,9 +482,11 @@ struct byte_codes {
             unroll<VECTORS>([&](auto k) EAGLE_INLINE {
                 for (int part = 0; part < PARTS; ++part) {
                     vi q = Type::template code<k>(from, s, part);
+#ifndef EAGLE_SIMD_VNNI
                     if constexpr (Type::MAX == 255 && !Type::ODD_ARE_SIGNED) {
                         q = v_xor(q, v_set1_16(-32768));
                     }
+#endif
                     v_store(codes[VECTORS * s + k] + 4 * LANES * part, q);
                 }
             });
@@ -488,42 +504,48 @@ struct unpacked_codes : Type {
     }
 };
 
-// Tile: of unpacked blocks, with `unpack` and `template <int NR, int V> void add_piece(vf (*acc)[V][NR], const block *,
-// int n, const act * const * x)`.
+// Tile: of unpacked blocks, with `unpack` and `template <int NR, int V> add_block(vf (*acc)[NR], const block * const *,
+// const int * part, const act * const *)`.
 template <typename Tile>
 void run_many(const dot_args & a) {
-    using vectors = pass_vectors<typename Tile::variant, 1>;
-    constexpr int NR = Tile::MANY, TURNS = vectors::TURNS, V = vectors::V;
-    typename Tile::block piece[Tile::PIECE];
+    constexpr int NR = Tile::MANY, V = 2, G = MANY_GROUPS;
+    typename Tile::block piece[G][Tile::PIECE];
     const int64_t blocks = a.n / Tile::VALUES;
     for (int64_t b = 0; b < blocks; b += Tile::PIECE) {
         const int n = (int) std::min<int64_t>(Tile::PIECE, blocks - b);
-        for (int64_t i = 0; i < a.n_w; i += WIDE) {
-            const auto * w = (const typename Tile::packed *) (a.w + i / WIDE * a.w_stride) + b;
-            for (int k = 0; k < n; ++k) {
-                Tile::unpack(w[k], piece[k]);
+        for (int64_t i = 0; i < a.n_w; i += G * WIDE) {
+            const int64_t group[] = {i, std::min(i + WIDE, a.n_w - WIDE)};  // the last one is computed repeatedly
+            for (int g = 0; g < G; ++g) {
+                const auto * w = (const typename Tile::packed *) (a.w + group[g] / WIDE * a.w_stride) + b;
+                for (int k = 0; k < n; ++k) {
+                    Tile::unpack(w[k], piece[g][k]);
+                }
             }
+            const int64_t at[V] = {i, PARTS == 1 ? group[1] : i + LANES};
             for (int first = 0; first < a.n_act; first += NR) {
                 const typename Tile::act * x[NR];
                 float * dst[NR];
                 for (int j = 0; j < NR; ++j) {  // the last row is computed repeatedly
                     const int row = std::min(first + j, a.n_act - 1);
                     x[j] = (const typename Tile::act *) a.act[row] + b;
-                    dst[j] = a.dst[row] + i;
+                    dst[j] = a.dst[row];
                 }
-                vf acc[TURNS][V][NR];
-                each<TURNS, V, NR>([&](auto turn, auto v, auto j) EAGLE_INLINE {
-                    acc[turn][v][j] = b > 0 ? v_loadf(dst[j] + vectors::row(turn, v)) : v_zerof();
-                });
-                Tile::template add_piece<NR, V>(acc, piece, n, x);
-                each<TURNS, V, NR>([&](auto turn, auto v, auto j)
-                                       EAGLE_INLINE { v_storef(dst[j] + vectors::row(turn, v), acc[turn][v][j]); });
+                vf acc[V][NR];
+                each<1, V, NR>([&](auto, auto v, auto j)
+                                   EAGLE_INLINE { acc[v][j] = b > 0 ? v_loadf(dst[j] + at[v]) : v_zerof(); });
+                for (int k = 0; k < n; ++k) {
+                    const typename Tile::block * w[V] = {&piece[0][k], &piece[G - 1][k]};
+                    const int part[V] = {0, PARTS - 1};
+                    Tile::template add_block<NR, V>(acc, w, part, x);
+                    for (int j = 0; j < NR; ++j) {
+                        ++x[j];
+                    }
+                }
+                each<1, V, NR>([&](auto, auto v, auto j) EAGLE_INLINE { v_storef(dst[j] + at[v], acc[v][j]); });
             }
         }
     }
 }
-
-#endif
 
 }  // namespace eagle
 
