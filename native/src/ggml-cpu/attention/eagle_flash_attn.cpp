@@ -19,7 +19,7 @@ constexpr int64_t SEGMENT = 512;        // cache positions that are summed toget
 constexpr int64_t BLOCK = 8;            // positions that are converted to floats at a time
 constexpr int64_t HALF_BLOCK = 32;      // positions that are read at a time as half floats
 constexpr int64_t PREFETCH_BLOCKS = 3;  // prefetch distance
-constexpr int TILE = 24;                // query rows (heads of a group times tokens) that share one pass over a segment
+constexpr int TILE = 32;                // query rows (heads of a group times tokens) that share one pass over a segment
 constexpr int MIX_ROWS = LANES == 16 ? 12 : 6;  // rows whose sums of values, two vectors each, fit the registers
 
 int64_t padded(int64_t n) {
@@ -52,7 +52,7 @@ struct shape {
         return tile / tiles * rows + rows * (tile % tiles) / tiles;
     }
     // Scratch floats of one thread: scores, query rows, and a block of keys or values.
-    int64_t scratch() const { return TILE * SEGMENT + TILE * padded(dk) + BLOCK * std::max(padded(dk), dv); }
+    int64_t scratch() const { return TILE * SEGMENT + 2 * TILE * padded(dk) + 2 * BLOCK * std::max(padded(dk), dv); }
     int64_t partial() const {
         return dv + LANES;
     }  // floats of a partial result: dv sums, the maximum, the sum of weights, padding
@@ -243,12 +243,171 @@ void score_some(const char * key, size_t stride, const float * query, int64_t wi
     }
 }
 
-// Computes scores[j * SEGMENT + i] = key i times query j for n keys; up to three more entries are overwritten. If there
-// is only one group of queries, half floats are read without a conversion to a block of floats.
+// --- scores of many query rows ---------------------------------------------------------------------------------------
+//
+// Lanes are query rows here, so that no sum crosses lanes. The additions and their order are those of score_some and
+// v_sums: the products of columns d, d + LANES, ... are summed first, then the sums of columns that are LANES / 2
+// apart, then LANES / 4, and so on.
+
+#ifdef EAGLE_SIMD_512
+
+constexpr int LANE_ROWS = 2 * LANES;  // query rows of a pass
+constexpr int LANE_KEYS = 16;         // keys of a pass
+static_assert(TILE <= LANE_ROWS, "a tile has too many rows");
+
+// Transposes LANES vectors.
+inline void transpose(vf * x) {
+    vf y[LANES];
+    for (int i = 0; i < LANES; i += 4) {
+        vf z[4];
+        for (int k = 0; k < 4; k += 2) {
+            z[k] = _mm512_unpacklo_ps(x[i + k], x[i + k + 1]);
+            z[k + 1] = _mm512_unpackhi_ps(x[i + k], x[i + k + 1]);
+        }
+        for (int k = 0; k < 2; ++k) {
+            y[i + 2 * k] = _mm512_shuffle_ps(z[k], z[k + 2], 0x44);
+            y[i + 2 * k + 1] = _mm512_shuffle_ps(z[k], z[k + 2], 0xee);
+        }
+    }
+    for (int k = 0; k < 4; ++k) {
+        const vf a = _mm512_shuffle_f32x4(y[k], y[4 + k], 0x44), b = _mm512_shuffle_f32x4(y[k], y[4 + k], 0xee);
+        const vf c = _mm512_shuffle_f32x4(y[8 + k], y[12 + k], 0x44),
+                 d = _mm512_shuffle_f32x4(y[8 + k], y[12 + k], 0xee);
+        x[k] = _mm512_shuffle_f32x4(a, c, 0x88);
+        x[4 + k] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        x[8 + k] = _mm512_shuffle_f32x4(b, d, 0x88);
+        x[12 + k] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
+}
+
+// Sums of LANE_KEYS keys with LANE_ROWS rows.
+using lane_sums = vf[LANE_KEYS][2];
+
+// For each of n keys: adds the products of column d and COLUMNS - 1 more, LANES apart, to those in `sums` (if not
+// FIRST). LEAVES = 2: the same from column d + LANES / 2, and adds both. Then adds the last FOLDS sums before `sums`,
+// the last one first, and stores where the first of them was.
+template <int COLUMNS, int LEAVES, bool FIRST>
+void add_columns(const float * keys, int64_t width, int64_t n, const float * query, int64_t d, lane_sums * sums,
+                 int folds) {
+    vf q[LEAVES][COLUMNS][2];
+    for (int l = 0; l < LEAVES; ++l) {
+        for (int c = 0; c < COLUMNS; ++c) {
+            const int64_t column = d + l * LANES / 2 + c * LANES;
+            for (int v = 0; v < 2; ++v) {
+                q[l][c][v] = v_loadf(query + column * LANE_ROWS + v * LANES);
+                keep(q[l][c][v]);
+            }
+        }
+    }
+    for (int64_t i = 0; i < n; ++i, keys += width) {
+        vf acc[LEAVES][2];
+        for (int l = 0; l < LEAVES; ++l) {
+            for (int v = 0; v < 2; ++v) {
+                acc[l][v] = FIRST ? v_zerof() : sums[0][i][v];
+            }
+            for (int c = 0; c < COLUMNS; ++c) {
+                vf k = v_set1f(keys[d + l * LANES / 2 + c * LANES]);
+                keep(k);
+                for (int v = 0; v < 2; ++v) {
+                    acc[l][v] = v_fma(k, q[l][c][v], acc[l][v]);
+                }
+            }
+        }
+        for (int v = 0; v < 2; ++v) {
+            vf sum = LEAVES == 2 ? add_v(acc[0][v], acc[LEAVES - 1][v]) : acc[0][v];
+            for (int f = 1; f <= folds; ++f) {
+                sum = add_v(sums[-f][i][v], sum);
+            }
+            sums[-folds][i][v] = sum;
+        }
+    }
+}
+
+bool has_lane_scores(int64_t width, int rows) {
+    return rows > LANES && (width == 4 * LANES || width % (8 * LANES) == 0);
+}
+
+// Returns the number of passes over the columns of 16 keys.
+int lane_leaves(int64_t width) {
+    return width == 4 * LANES ? LANES / 2 : LANES;
+}
+
+// Transposes the queries to columns of LANE_ROWS; rows from `rows` on are zero.
+void to_columns(const float * queries, int rows, int64_t width, float * columns) {
+    for (int64_t d = 0; d < width; d += LANES) {
+        for (int v = 0; v < 2; ++v) {
+            vf x[LANES];
+            for (int j = 0; j < LANES; ++j) {
+                x[j] = v * LANES + j < rows ? v_loadf(queries + (v * LANES + j) * width + d) : v_zerof();
+            }
+            transpose(x);
+            for (int j = 0; j < LANES; ++j) {
+                v_storef(columns + (d + j) * LANE_ROWS + v * LANES, x[j]);
+            }
+        }
+    }
+}
+
+// Computes scores[j * SEGMENT + i] for n <= LANE_KEYS keys, which are floats; LANE_KEYS entries are overwritten.
+void score_lanes(const float * keys, int64_t width, int64_t n, const float * columns, int rows, float * scores,
+                 prefetcher & prefetch) {
+    lane_sums sums[5];  // at most one of each level of the tree waits, as the digits of a binary counter
+    const int leaves = lane_leaves(width), bits = leaves == LANES ? 4 : 3;
+    for (int i = 0; i < leaves; ++i) {
+        prefetch.step();
+        int64_t d = 0;  // the bits of i in reverse order
+        for (int b = 0; b < bits; ++b) {
+            d |= (i >> b & 1) << (bits - 1 - b);
+        }
+        const int waiting = __builtin_popcount(i), folds = __builtin_ctz(~i);
+        lane_sums * top = sums + waiting;
+        if (leaves < LANES) {
+            add_columns<4, 2, true>(keys, width, n, columns, d, top, folds);
+            continue;
+        }
+        const int64_t last = width - 8 * LANES;
+        add_columns<8, 1, true>(keys, width, n, columns, d, top, last == 0 ? folds : 0);
+        for (int64_t c = 8 * LANES; c <= last; c += 8 * LANES) {
+            add_columns<8, 1, false>(keys, width, n, columns, d + c, top, c == last ? folds : 0);
+        }
+    }
+    for (int v = 0; v < 2; ++v) {
+        vf x[LANES];
+        for (int i = 0; i < LANES; ++i) {
+            x[i] = sums[0][i][v];
+        }
+        transpose(x);
+        for (int j = 0; j < LANES && v * LANES + j < rows; ++j) {
+            v_storef(scores + (v * LANES + j) * SEGMENT, x[j]);
+        }
+    }
+}
+
+#endif
+
+// Computes scores[j * SEGMENT + i] = key i times query j for n keys; entries up to the next multiple of LANES are
+// overwritten. If there is only one group of queries, half floats are read without a conversion to a block of floats.
 void score(const cells & k, int64_t begin, int64_t n, const float * queries, int rows, float * block, float * scores,
-           const cells & next) {
+           const cells & next, const uint16_t * const * mask) {
     constexpr int QUERIES = LANES / 4;
     const int64_t width = padded(k.width);
+#ifdef EAGLE_SIMD_512
+    if (has_lane_scores(width, rows)) {
+        float * columns = block + LANE_KEYS * width;
+        to_columns(queries, rows, width, columns);
+        for (int64_t i = 0; i < n; i += LANE_KEYS) {
+            for (int j = 0; j < rows && mask[j] != nullptr; ++j) {  // weigh() reads each part only once
+                _mm_prefetch((const char *) (mask[j] + begin + i), _MM_HINT_T1);
+            }
+            const bool last = i + LANE_KEYS >= n;
+            const int64_t some = std::min<int64_t>(LANE_KEYS, n - i);
+            prefetcher prefetch(last ? next : k, begin + i + LANE_KEYS - (last ? n : 0), LANE_KEYS, lane_leaves(width));
+            k.to_floats(block, begin + i, some);
+            score_lanes(block, width, some, columns, rows, scores + i, prefetch);
+        }
+        return;
+    }
+#endif
     const int steps = (rows + QUERIES - 1) / QUERIES * (int) (BLOCK / 4);
     for (int64_t i = 0; i < n; i += BLOCK) {
         const bool last = i + PREFETCH_BLOCKS * BLOCK >= n;
@@ -431,7 +590,7 @@ void run_pass(const shape & s, const pass & p, const score_rule & rule, const ce
         std::transform(from, from + s.dk, query, [&](float x) { return x * rule.scale; });
         std::fill(query + s.dk, query + width, 0.0f);
     }
-    score(k, p.begin, n, queries, p.n, block, scores, v);
+    score(k, p.begin, n, queries, p.n, block, scores, v, p.mask);
     int n_attending = 0;  // rows that attend to a position of the segment; their scores are moved to the front
     float * out[TILE];
     for (int j = 0; j < p.n; ++j) {
