@@ -12,6 +12,9 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #include <unistd.h>
+#if !defined(MADV_POPULATE_WRITE)
+#define MADV_POPULATE_WRITE 23  // of Linux 5.14, which headers of the systems that wheels are built on lack
+#endif
 #endif
 
 #include <algorithm>
