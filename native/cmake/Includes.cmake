@@ -22,6 +22,8 @@ eagle_sees(llama src/llama-graph.cpp eagle_round_graph.h eagle_attn_runs.h eagle
 eagle_sees(llama src/llama-memory-recurrent.cpp eagle_round_state.h)
 eagle_sees(llama src/llama-model.cpp eagle_draft_loader.h)
 eagle_sees(llama src/llama-model-loader.cpp eagle_pages.h)
+set_property(SOURCE ${LLAMA_CPP_DIR}/src/llama-model-loader.cpp TARGET_DIRECTORY llama
+    PROPERTY COMPILE_DEFINITIONS gguf_kv_to_str=eagle_logged_value)
 eagle_sees(llama src/llama-vocab.cpp eagle_ordinary_tokens.h)
 eagle_sees(llama src/models/delta-net-base.cpp eagle_round_graph.h)
 eagle_sees(llama src/models/eagle3.cpp eagle_draft_loader.h)
