@@ -6,7 +6,8 @@
 #include "llama-impl.h"
 
 // In llama-model-loader.cpp every call of gguf_kv_to_str is one of this function (Includes.cmake). The loader shows at
-// most 40 characters, but llama.cpp's function formats each token, score and type of a vocabulary: up to 0.1 s of a start.
+// most 40 characters, but llama.cpp's function formats each token, score and type of a vocabulary: up to 0.1 s of a
+// start.
 std::string eagle_logged_value(const gguf_context * file, int key) {
     constexpr size_t SHOWN = 40;
     if (gguf_get_kv_type(file, key) != GGUF_TYPE_ARRAY || gguf_get_arr_n(file, key) <= SHOWN) {
