@@ -118,7 +118,8 @@ class Loop:
         if is_first:
             self._set_steps(n_steps)
             epochs = n_steps / self.plan.steps_per_epoch
-            console.note(f"about {n_steps} steps are planned within {limit / 60:.0f} minutes: {epochs:.1f} epochs")
+            minutes = round(limit / 60, 1)
+            console.note(f"about {n_steps} steps are planned within {minutes:g} minutes: {epochs:.1f} epochs")
         self.n_steps = n_steps
 
     @property

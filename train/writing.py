@@ -60,7 +60,7 @@ def write_own_data(settings: Settings, later: Callable[[], float]) -> Settings:
     if settings.seconds is not None:
         limits = replace(limits, n=None, seconds=settings.seconds, later=later())
         minutes, cost = settings.seconds / 60, 1000 * limits.later
-        amount = f"as much as fits into {minutes:.0f} minutes with {cost:.1f} ms of training per token"
+        amount = f"as much as fits into {round(minutes, 1):g} minutes with {cost:.1f} ms of training per token"
     console.note(f"the target writes its own training data: {amount}")
     with closing(_journal(path, _identity(settings))) as journal:
         written = _write(settings, journal, path, limits, given)
