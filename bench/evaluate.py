@@ -122,15 +122,15 @@ def evaluate_all(
             threads, use_gpu = n_threads(job.threads), job.load.n_gpu_layers != 0
             encoder = VisionEncoder(job.mmproj, pair.target.handle, n_threads=threads, use_gpu=use_gpu)
             pictures = PicturesInText(stack.enter_context(encoder))
-        answerer = _Answerer(job, pair, pictures, draftings)
+        n_turns = 1 + sum(1 if prompt.text is not None else len(prompt.turns) for prompt in job.prompts)
+        answerer = _Answerer(job, pair, pictures, draftings, lambda n: on_progress(n / n_turns / (1 + len(draftings))))
         for prompt in job.prompts:
             answerer.encode(prompt, prompt.given)  # reports a prompt that does not fit before minutes of measuring
         next(answerer.turns(job.prompts[0]))  # pages the files in
-        for i, prompt in enumerate(job.prompts):
+        for prompt in job.prompts:
             for plain, *drafted in answerer.turns(prompt):
                 for scores, answer in zip(found, drafted, strict=True):
                     scores.setdefault(prompt.category, Score()).add(plain, answer)
-            on_progress((i + 1) / len(job.prompts))
     return found
 
 
@@ -149,12 +149,21 @@ def total(scores: Iterable[Score]) -> Score:
 
 
 class _Answerer:
-    """A loaded pair that answers prompts without drafts and with each drafter."""
+    """A loaded pair that answers prompts without drafts and with each drafter.
+
+    on_answer: receives the number of answers after each one.
+    """
 
     def __init__(
-        self, job: Evaluation, pair: ModelPair, pictures: PicturesInText | None, draftings: Sequence[DraftingOptions]
+        self,
+        job: Evaluation,
+        pair: ModelPair,
+        pictures: PicturesInText | None,
+        draftings: Sequence[DraftingOptions],
+        on_answer: Callable[[int], None],
     ) -> None:
         self.job, self.pair, self.pictures, self.draftings = job, pair, pictures, draftings
+        self.n_answers, self.on_answer = 0, on_answer
         self.tokenizer = Tokenizer(pair.target)
         self.run = Run(job.n, job.threads, job.sampling, job.ignore_eos)
 
@@ -171,8 +180,13 @@ class _Answerer:
             messages.append({"role": "assistant", "content": answers[0].text})
 
     def answers(self, ids: list[int]) -> list[GenerationResult]:
-        plain = decode(self.pair, ids, self.run, pictures=self.pictures)
-        return [plain, *(decode(self.pair, ids, self.run, drafting, self.pictures) for drafting in self.draftings)]
+        return [self._answer(ids, drafting) for drafting in (DraftingOptions(), *self.draftings)]
+
+    def _answer(self, ids: list[int], drafting: DraftingOptions) -> GenerationResult:
+        answer = decode(self.pair, ids, self.run, drafting, self.pictures)
+        self.n_answers += 1
+        self.on_answer(self.n_answers)
+        return answer
 
     def encode(self, prompt: Prompt, content: str | list[Message]) -> list[int]:
         text = content if isinstance(content, str) else chat_text(self.pair.target, content)

@@ -62,7 +62,11 @@ def test_the_gain_of_a_draft_is_measured_with_and_without_a_chat_template(
     monkeypatch.setattr(tiny_gguf, "CHAT_TEMPLATE", template)
     monkeypatch.setattr(evaluate, "GAIN_TOKENS", 8)
     target, draft = tiny_gguf.write_target(tmp_path / "target.gguf"), tiny_gguf.write_draft(tmp_path / "draft.gguf")
-    gain = evaluate.measure_gain(target, draft)
+    done: list[float] = []
+    gain = evaluate.measure_gain(target, draft, done.append)
+    # Answers by each of three, after one of each to page the files in.
+    n = 3 * (len(done) // 3)
+    assert n > 3 and done == [pytest.approx((i + 1) / n) for i in range(n)]
     assert gain.lookup is not None
     assert min(gain.plain, gain.lookup, gain.draft) > 0
 
