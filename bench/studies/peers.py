@@ -47,7 +47,7 @@ from llama_eagle.bench.prompts import read_prompts
 from llama_eagle.drafting.options import LOOKUP, NONE
 from llama_eagle.gguf.header import read_model
 from llama_eagle.sessions.models import Model
-from llama_eagle.sessions.text import Tokenizer, chat_text
+from llama_eagle.sessions.text import Tokenizer, chat_text, has_chat_template
 from paced import build_ours, build_upstream
 
 ENGINES = Path(__file__).with_name("peer_engines.py")
@@ -163,8 +163,9 @@ class Jobs:
         long = " ".join(turn for p in read_prompts(["chat", "math", LOOKUP]) for turn in p.turns)
         with contextlib.closing(Model(path)) as model:
             tokenizer = Tokenizer(model)
-            asked = {name: chat_text(model, [{"role": "user", "content": text}])
-                     for name, text in {"edit": edit, "chat": QUESTION}.items()}  # fmt: skip
+            asked = {"edit": edit, "chat": QUESTION}
+            if has_chat_template(model):
+                asked = {name: chat_text(model, [{"role": "user", "content": text}]) for name, text in asked.items()}
             ids = tokenizer.encode(long) * (max(PROMPTS) // 1000 + 1)
             cut = {str(n): b"".join(map(tokenizer.piece, ids[:n])).decode(errors="ignore") for n in PROMPTS}
         return cls(asked | cut)
