@@ -11,6 +11,7 @@
 #include "eagle_mul_mat.h"
 #include "eagle_wide.h"
 #include "ggml-cpu-impl.h"
+#include "vec.h"
 
 // Same values as eagle_exact_mode, which libllama defines.
 enum mode { OFF = 0, ON = 1, STRICT = 2 };
@@ -102,6 +103,33 @@ static const eagle::kernel * multiplies(const ggml_tensor * node, bool off) {
     return k != nullptr && off && k->group != eagle::WIDE ? nullptr : k;  // only our kernels read our repacked layout
 }
 
+static bool multiplies_rows(const ggml_tensor * node) {
+    const ggml_tensor *x = node->src[0], *by = node->src[1];
+    return node->op == GGML_OP_MUL && by->ne[0] == 1 && x->ne[0] > 1 && x->type == GGML_TYPE_F32 &&
+           by->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
+           node->nb[0] == sizeof(float);
+}
+
+// Multiplies each row by one number, as mixtures do with the rows of their experts. ggml calls a function for each
+// value.
+static void multiply_rows(const ggml_compute_params * params, ggml_tensor * node) {
+    const ggml_tensor *x = node->src[0], *by = node->src[1];
+    const auto at = [](const ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
+        return (float *) ((char *) t->data + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3]);
+    };
+    const int64_t rows = ggml_nrows(x);
+    for (int64_t row = rows * params->ith / params->nth; row < rows * (params->ith + 1) / params->nth; ++row) {
+        const int64_t i1 = row % x->ne[1], i2 = row / x->ne[1] % x->ne[2], i3 = row / x->ne[1] / x->ne[2];
+        const float factor = *at(by, i1 % by->ne[1], i2 % by->ne[2], i3 % by->ne[3]);
+        const float * from = at(x, i1, i2, i3);
+        float * to = at(node, i1, i2, i3);
+        if (to != from) {
+            memcpy(to, from, x->ne[0] * sizeof(float));
+        }
+        ggml_vec_scale_f32((int) x->ne[0], to, factor);
+    }
+}
+
 int eagle_phases(const ggml_tensor * node, bool use_ref) {
     if (node->op == GGML_OP_EAGLE_GDN) {
         return eagle_cpu_scan_phases(node);
@@ -126,6 +154,10 @@ int64_t eagle_phase_values(const ggml_tensor * node, int phase) {
 
 bool eagle_compute_forward(const ggml_compute_params * params, ggml_tensor * node) {
     if (eagle_cpu_recurrent(params, node)) {
+        return true;
+    }
+    if (multiplies_rows(node)) {
+        multiply_rows(params, node);
         return true;
     }
     const bool off = params->use_ref || eagle_cpu_exact_mode() == OFF;
