@@ -160,7 +160,7 @@ class _Answerer:
         pair: ModelPair,
         pictures: PicturesInText | None,
         draftings: Sequence[DraftingOptions],
-        on_answer: Callable[[int], None],
+        on_answer: Callable[[int], None] = lambda n: None,
     ) -> None:
         self.job, self.pair, self.pictures, self.draftings = job, pair, pictures, draftings
         self.n_answers, self.on_answer = 0, on_answer
