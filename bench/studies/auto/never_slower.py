@@ -1,13 +1,16 @@
 """Real runs of plain decoding, look-up alone and a draft with look-up, one after another, by kind of question.
 
     python bench/studies/auto/never_slower.py TARGET.gguf [--draft DRAFT.gguf|mtp] [--data chat,math,lookup] [--limit 1]
-        [--turns 2] [-n 320] [--first 64] [--threads 2] [--seconds 110] [--runs RUNS.jsonl]
+        [--accept 0.3 ...] [--turns 2] [-n 320] [--first 64] [--threads 2] [--seconds 110] [--runs RUNS.jsonl]
 
 A side's time is that of its rounds behind the first 64 tokens. Each round counts with the lower quartile of all rounds
 of its kind and size in any turn, because other programs slow some rounds down. A share is the time of the better of
 plain decoding and look-up over that of a side; the goal of `auto` is 0.97. Answers of less than
 128 tokens are left out. --seconds starts no question that would end
-later; with --runs the next call goes on behind the questions of the file.
+later; with --runs the next call continues after the questions of the file.
+
+--accept: the draft takes its own time, but each of its tokens is that of the plain answer with this probability.
+Several rates divide the answer into equal parts.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from llama_eagle.bench.prompts import Prompt, read_prompts, take
 from llama_eagle.drafting.auto import Policy
 from llama_eagle.drafting.draft_length import RoundCost
 from llama_eagle.drafting.options import LOOKUP, NONE, DraftingOptions
+from llama_eagle.drafting.session_draft import SessionDraft
 from llama_eagle.generation.run import decode
 from llama_eagle.sessions.models import ModelPair
 from llama_eagle.sessions.options import PairOptions
@@ -53,21 +57,45 @@ def recorded() -> Iterator[list[Step]]:
         Policy.observe = observe  # type: ignore[method-assign]
 
 
+@contextmanager
+def accepted(rates: list[float], text: list[int], n_prompt: int) -> Iterator[None]:
+    """Let drafts equal `text` with these rates, over equal parts of the answer. Without rates, keep them."""
+    draft = SessionDraft.draft
+    rng = random.Random(0)
+    n = len(text) - n_prompt
+    right = [True] * n_prompt + [rng.random() < rates[i * len(rates) // n] for i in range(n if rates else 0)]
+
+    def known(self: SessionDraft, id_last: int, n_max: int) -> list[int]:
+        drafted, first = draft(self, id_last, n_max), self._session.n_past + 1
+        places = range(first, min(first + len(drafted), len(text)))
+        return [text[at] if right[at] else text[at] ^ 1 for at in places]
+
+    if rates:
+        SessionDraft.draft = known  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        SessionDraft.draft = draft  # type: ignore[method-assign]
+
+
 def sides(draft: str | None) -> dict[str, DraftingOptions]:
     """Return the drafting options of each side, all with lengths by themselves."""
     found = {PLAIN: DraftingOptions(NONE), LOOKUP: DraftingOptions(LOOKUP)}
     return {**found, DRAFT: DraftingOptions(draft)} if draft else found
 
 
-def measured(answerer: _Answerer, prompt: Prompt, compared: dict[str, DraftingOptions], turns: int) -> dict[str, Any]:
+def measured(
+    answerer: _Answerer, prompt: Prompt, compared: dict[str, DraftingOptions], turns: int, rates: list[float]
+) -> dict[str, Any]:
     """Return the rounds of each side by turn, and whether all texts are equal."""
     ids = answerer.encode(prompt, prompt.given)
     rounds: dict[str, list[list[Step]]] = {side: [] for side in compared}
     texts: set[str] = set()
     rng = random.Random(0)
+    known = [*ids, *decode(answerer.pair, ids, answerer.run).tokens] if rates else []
     for _ in range(turns):
         for side in rng.sample(list(compared), len(compared)):
-            with recorded() as steps:
+            with accepted(rates, known, len(ids)), recorded() as steps:
                 result = decode(answerer.pair, ids, answerer.run, compared[side])
             each = result.decode_ms / max(len(result.tokens), 1)
             rounds[side].append(steps if side != PLAIN else [(0, -1, 0, 0.0, each)] * len(result.tokens))
@@ -124,6 +152,7 @@ def main() -> None:
     parser.add_argument("--draft")
     parser.add_argument("--data", default="chat,math,lookup")
     parser.add_argument("--limit", type=int, default=1)
+    parser.add_argument("--accept", type=float, nargs="+", default=[])
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("-n", type=int, default=320)
     parser.add_argument("--first", type=int, default=64)
@@ -142,7 +171,7 @@ def main() -> None:
             at = time.monotonic()
             if at + longest > begun + args.seconds:
                 break
-            runs.append(measured(answerer, prompt, sides(args.draft), args.turns))
+            runs.append(measured(answerer, prompt, sides(args.draft), args.turns, args.accept))
             if args.runs:
                 with args.runs.open("a") as file:
                     print(json.dumps(runs[-1]), file=file)
