@@ -324,7 +324,7 @@ void add_columns(const float * keys, int64_t width, int64_t n, const float * que
 }
 
 bool has_lane_scores(int64_t width, int rows) {
-    return rows > LANES && (width == 4 * LANES || width % (8 * LANES) == 0);
+    return rows > 7 * LANES / 4 && (width == 4 * LANES || width % (8 * LANES) == 0);
 }
 
 // Returns the number of passes over the columns of 16 keys.
