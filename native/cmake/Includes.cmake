@@ -24,6 +24,8 @@ eagle_sees(llama src/llama-model.cpp eagle_draft_loader.h)
 eagle_sees(llama src/llama-model-loader.cpp eagle_pages.h)
 set_property(SOURCE ${LLAMA_CPP_DIR}/src/llama-model-loader.cpp TARGET_DIRECTORY llama
     PROPERTY COMPILE_DEFINITIONS gguf_kv_to_str=eagle_logged_value)
+set_property(SOURCE ${LLAMA_CPP_DIR}/src/llama-kv-cache.cpp TARGET_DIRECTORY llama
+    PROPERTY COMPILE_DEFINITIONS ggml_backend_buffer_clear=eagle_clear_buffer)
 eagle_sees(llama src/llama-vocab.cpp eagle_ordinary_tokens.h)
 eagle_sees(llama src/models/delta-net-base.cpp eagle_round_graph.h)
 eagle_sees(llama src/models/eagle3.cpp eagle_draft_loader.h)

@@ -1,0 +1,28 @@
+"""Caches take memory when they are written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from fixtures.tiny_gguf import write_target
+from llama_eagle.sessions.models import Context, Model
+from llama_eagle.sessions.options import ContextOptions
+
+pytestmark = [pytest.mark.native, pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are filled")]
+N_CTX = 1 << 19  # tokens, whose cache has 64 MiB
+
+
+def resident() -> int:
+    """Return the memory of this process in bytes that no file backs."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+@pytest.mark.filterwarnings("ignore:the context of")
+def test_an_unused_context_takes_little_memory(tmp_path: Path) -> None:
+    with Model(write_target(tmp_path / "target.gguf")) as model:
+        before = resident()
+        with Context(model, ContextOptions(n_ctx=N_CTX, n_batch=32, n_ubatch=32)):
+            assert resident() - before < 32 << 20
