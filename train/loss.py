@@ -14,13 +14,13 @@ from llama_eagle.train.targets.output import capped
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-STEP_DECAY = 0.8  # the loss of step k weighs STEP_DECAY ** k
+LOSS = "reached"  # name in the identity of a run; change it with the loss
 CHUNK_ELEMENTS = 1 << 25  # logits held at a time; each chunk adds once to the gradient of the whole head
 
 
 class Outcome(NamedTuple):
-    """loss: the weighted sum over steps. losses: [K], each step's mean. counts: [K, 2], slots whose earlier drafts were
-    all right, and those of them that are right again."""
+    """loss: the sum over steps, as `HeadLoss` weights them. losses: [K], each step's mean. counts: [K, 2], slots whose
+    earlier drafts were all right, and those of them that are right again."""
 
     loss: Tensor
     losses: Tensor
@@ -44,10 +44,12 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Piece:
-    """Step k's share of the rows: those of the teacher from `first` on. scale: their weights in the loss."""
+    """Step k's share of the rows: those of the teacher from `first` on. slot: [N], indices into the flat batch [B * S]
+    of the slots that drafted them; weight: [N], the teacher's."""
 
     first: int
-    scale: Tensor
+    slot: Tensor
+    weight: Tensor
 
 
 class TrainingPass(nn.Module):
@@ -109,16 +111,16 @@ class TrainingPass(nn.Module):
             x[teacher.batch[f:], teacher.position[f:] - 1 - k]
             for k, (x, f) in enumerate(zip(steps, first, strict=True))
         ]
-        pieces = []
-        for k, f in enumerate(first):
-            weight = teacher.weight[f:]
-            pieces.append(Piece(f, weight * (STEP_DECAY**k / weight.sum().clamp(min=1))))
+        slot = teacher.batch * tokens.shape[1] + teacher.position - 1
+        pieces = [Piece(f, slot[f:] - k, teacher.weight[f:]) for k, f in enumerate(first)]
         normed, weight = self.draft.norm(torch.cat(rows)), self.draft.lm_head.weight
         if isinstance(self.draft, BlockDraft):
             before = tokens[teacher.batch, teacher.position]
             normed, weight = self.draft.with_markov(normed, torch.cat([before[f:] for f in first]))
-        loss, losses, choice = HeadLoss.apply(normed, weight, teacher.probabilities, pieces, torch.is_grad_enabled())
-        return Outcome(loss, losses, self._count(choice, pieces, teacher, tokens.shape))
+        reached = torch.ones(tokens.numel(), device=tokens.device)
+        given = teacher.probabilities, pieces, reached, torch.is_grad_enabled()
+        loss, losses, choice = HeadLoss.apply(normed, weight, *given)
+        return Outcome(loss, losses, self._count(choice, pieces, teacher, tokens.numel()))
 
     @torch.no_grad()
     def _teach(self, mask: Tensor, final: Tensor, stored: Tensor | None) -> Teacher:
@@ -138,66 +140,72 @@ class TrainingPass(nn.Module):
         return Teacher(batch, position, best, probabilities, self.is_drafted[best].float())
 
     @torch.no_grad()
-    def _count(self, choice: Tensor, pieces: list[Piece], teacher: Teacher, shape: torch.Size) -> Tensor:
+    def _count(self, choice: Tensor, pieces: list[Piece], teacher: Teacher, n_slots: int) -> Tensor:
         """Return the counts [K, 2] of Outcome. Steps beyond the sequence length are zero."""
         counts = torch.zeros(self.n_steps, 2, dtype=torch.long, device=choice.device)
-        alive = torch.ones(shape, dtype=torch.bool, device=choice.device)
-        parts = self.draft_ids[choice].split([len(piece.scale) for piece in pieces])
+        alive = torch.ones(n_slots, dtype=torch.bool, device=choice.device)
+        parts = self.draft_ids[choice].split([len(piece.slot) for piece in pieces])
         for k, (piece, drafted) in enumerate(zip(pieces, parts, strict=True)):
-            slot = teacher.batch[piece.first :], teacher.position[piece.first :] - 1 - k
-            before = alive[slot]
+            before = alive[piece.slot]
             after = before & (drafted == teacher.best[piece.first :])
             counts[k, 0], counts[k, 1] = before.sum(), after.sum()
-            alive = torch.zeros_like(alive).index_put_(slot, after)
+            alive = torch.zeros_like(alive).index_copy_(0, piece.slot, after)
         return counts
 
 
 class HeadLoss(torch.autograd.Function):
     """The head and its soft cross-entropy at once, a piece at a time: no more than one chunk of logits ever exists.
 
-    The gradient with respect to the logits is (softmax - teacher) * scale, known as soon as the logits are; it is
-    carried on to the inputs at once and only scaled in the backward pass.
+    A row weighs the probability that all earlier drafts of its slot are accepted, the product of their sums of
+    min(teacher, draft): what follows a rejection is never used. The gradient with respect to the logits is
+    (softmax - teacher) * scale, known as soon as the logits are; it is carried on to the inputs at once and only scaled
+    in the backward pass.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, teacher: Tensor, pieces: list[Piece], with_grad: bool
+        ctx: Any, x: Tensor, weight: Tensor, teacher: Tensor, pieces: list[Piece], reached: Tensor, with_grad: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss, each piece's mean loss [K] and the best row of the head [M].
+        """Return the loss, each piece's unweighted mean loss [K] and the best row of the head [M].
 
-        x: [M, H], the pieces' rows one after the other; weight: [D, H]; teacher: [R, D].
+        x: [M, H], the pieces' rows one after the other; weight: [D, H]; teacher: [R, D]; reached: [B * S], ones, in
+        which acceptance rates are multiplied.
         """
         weight = weight.to(x.dtype)
         choice = torch.empty(len(x), dtype=torch.long, device=x.device)
         x_grad, weight_grad = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)
-        losses, start = [], 0
+        n_slots = pieces[0].weight.sum().clamp(min=1)
+        loss, losses, start = torch.zeros((), device=x.device), [], 0
         for piece in pieces:
             total = torch.zeros((), device=x.device)
-            for low, high in _chunks(len(piece.scale), len(weight)):
+            for low, high in _chunks(len(piece.slot), len(weight)):
                 here = slice(start + low, start + high)
                 logits = linear(x[here], weight).float()
-                expected, scale = teacher[piece.first + low : piece.first + high], piece.scale[low:high]
+                expected = teacher[piece.first + low : piece.first + high]
+                slot, learned = piece.slot[low:high], piece.weight[low:high]
+                scale = learned * reached[slot] / n_slots
                 best, choice[here] = logits.max(-1)
                 probabilities = logits.softmax(-1)
                 # log sum exp, by way of the largest logit and its probability
                 log_sum = best - probabilities.gather(-1, choice[here, None])[:, 0].log()
-                total += (scale * (log_sum - torch.linalg.vecdot(expected, logits))).sum()
+                each = log_sum - torch.linalg.vecdot(expected, logits)
+                loss += (scale * each).sum()
+                total += (learned * each).sum()
+                reached[slot] *= torch.minimum(expected, probabilities, out=logits).sum(-1)
                 if with_grad:
                     gradient = probabilities.sub_(expected).mul_(scale[:, None]).to(x.dtype)
                     x_grad[here] = gradient @ weight
                     weight_grad += gradient.T @ x[here]
-            start += len(piece.scale)
-            losses.append(total)
+            start += len(piece.slot)
+            losses.append(total / piece.weight.sum().clamp(min=1))
         ctx.save_for_backward(x_grad, weight_grad)
         ctx.mark_non_differentiable(choice)
-        each = torch.stack(losses)
-        decay = STEP_DECAY ** torch.arange(len(losses), device=x.device)
-        return each.sum(), each / decay, choice
+        return loss, torch.stack(losses), choice
 
     @staticmethod
     def backward(ctx: Any, loss_grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x_grad, weight_grad = ctx.saved_tensors
-        return x_grad * loss_grad, weight_grad * loss_grad, None, None, None
+        return x_grad * loss_grad, weight_grad * loss_grad, None, None, None, None
 
 
 def choices(final: Tensor, head: Tensor, bias: Tensor | None) -> Tensor:

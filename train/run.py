@@ -27,7 +27,7 @@ from llama_eagle.train.export import DraftOf, check_layer_ids, export_block_draf
 from llama_eagle.train.features import FeatureSource, OnlineFeatures
 from llama_eagle.train.initial import Earlier, choose_geometry, choose_ids, make_draft, read_earlier
 from llama_eagle.train.loop import Lesson, Loop
-from llama_eagle.train.loss import TrainingPass
+from llama_eagle.train.loss import LOSS, TrainingPass
 from llama_eagle.train.machine.accelerator import make_accelerator
 from llama_eagle.train.model import Eagle3Draft
 from llama_eagle.train.mtp.head import MTPHead, make_head, require_head_target
@@ -135,7 +135,7 @@ def _train(settings: Settings) -> Report | None:
         n_learned = sum(sample.n_learned for sample in samples)
         console.note(f"{len(samples)} samples, {n_learned} tokens to learn, {coverage:.2%} in the draft vocabulary")
     given = {"data": digest(samples), "architecture": info.architecture, "processes": accelerator.num_processes}
-    same = state.identity(settings, **given)
+    same = state.identity(settings, loss=LOSS, **given)
     has_state = settings.resume and (settings.output / state.FILE).exists()
     found = state.load_state(settings.output, same) if has_state else None
     if found is not None and found.progress.done:

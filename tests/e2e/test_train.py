@@ -135,7 +135,7 @@ def test_a_resumed_run_has_the_same_curve(
         assert (cut.output / name).read_bytes() == (settings.output / name).read_bytes()
 
 
-def test_what_cannot_be_resumed(settings: Settings, tmp_path: Path) -> None:
+def test_what_cannot_be_resumed(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"has no training_state\.pt"):
         train(replace(settings, resume=True))
     train(settings)
@@ -145,6 +145,10 @@ def test_what_cannot_be_resumed(settings: Settings, tmp_path: Path) -> None:
     other = write_jsonl(tmp_path / "other.jsonl", {"text": SENTENCES[0] * 20}, {"text": SENTENCES[1] * 20})
     with pytest.raises(ConfigError, match="data"):
         train(replace(again, data=(str(other),)))
+    with monkeypatch.context() as patch:
+        patch.setattr(training_run, "LOSS", "another")
+        with pytest.raises(ConfigError, match="started with loss reached, not another"):
+            train(again)
     before = curve(settings.output)
     assert curve(settings.output) == before
     (settings.output / "training_state.pt").write_bytes(b"PK broken")

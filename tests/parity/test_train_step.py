@@ -79,11 +79,12 @@ class Case:
 def naive(case: Case, reference: Eagle3Reference) -> tuple[torch.Tensor, list[torch.Tensor], list[list[int]]]:
     """Loss, mean loss of each step and counts, slot by slot as the draft runs."""
     losses: list[list[torch.Tensor]] = [[] for _ in range(N_STEPS)]
+    weighted: list[torch.Tensor] = []
     counts = [[0, 0] for _ in range(N_STEPS)]
     for row in range(2):
         tokens = case.tokens[row].tolist()
         for slot in range(LENGTH - 2):
-            alive = True
+            alive, reached = True, 1.0
             reference.reset()
             for i in range(slot):
                 reference.slot(tokens[i + 1], reference.fuse(case.features[row, i]), i)
@@ -100,11 +101,13 @@ def naive(case: Case, reference: Eagle3Reference) -> tuple[torch.Tensor, list[to
                 counts[k][0] += alive
                 alive = alive and step.token == best
                 counts[k][1] += alive
+                expected, logits = teacher[case.ids].softmax(-1), step.logits
                 if best in case.ids:
-                    expected = teacher[case.ids].softmax(-1)
-                    losses[k].append(-(expected * step.logits.log_softmax(-1)).sum())
+                    losses[k].append(-(expected * logits.log_softmax(-1)).sum())
+                    weighted.append(reached * losses[k][-1])
+                reached *= torch.minimum(expected, logits.softmax(-1)).sum().item()
     means = [torch.stack(values).mean() for values in losses]
-    return sum(0.8**k * mean for k, mean in enumerate(means)), means, counts
+    return torch.stack(weighted).sum() / len(losses[0]), means, counts
 
 
 @pytest.mark.parametrize(
