@@ -25,7 +25,7 @@ from llama_eagle.sessions.chats import template as chat_template
 from llama_eagle.sessions.chats.template import render
 
 MESSAGES = [{"role": "user", "content": "abc"}]
-SLOW = "{{ 7 ** 4000000 % 10 }}"  # some seconds
+SLOW = "{{ 7 ** 40000000 % 10 }}"  # a minute
 
 BAD = {
     "no template": ("{% for %}", "Expected an expression"),
@@ -54,10 +54,27 @@ def test_is_refused(template: str, reason: str) -> None:
 
 
 def test_a_slow_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "_workers", chat_template._Workers())
     monkeypatch.setattr(chat_template, "MAX_SECONDS", 1.0)
     with pytest.raises(InputError, match="more than 1 s"):
         say(SLOW)
     assert say("{{ messages[0].content }}") == "abc"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there the clock is the limit")
+def test_one_that_waits_for_a_core_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train` failed on valid conversations next to many other programs."""
+    workers = chat_template._Workers()
+    monkeypatch.setattr(chat_template, "_workers", workers)
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 1.0)
+    assert say("a") == "a"
+    process = workers._all[0]._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    timer = threading.Timer(1.5, process.send_signal, [signal.SIGCONT])
+    timer.start()
+    assert say("{{ messages[0].content }}") == "abc"
+    timer.join()
 
 
 def test_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

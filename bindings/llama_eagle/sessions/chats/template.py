@@ -19,7 +19,9 @@ from typing import Any
 from llama_eagle.errors import InputError, UsageError
 from llama_eagle.native.trials.child import environment
 
-MAX_SECONDS = 10.0
+MAX_SECONDS = 10.0  # of processor time
+# The longest wait. Next to other programs a template gets a part of a core; Windows does not limit processor time.
+MAX_WAIT = 6 if os.name == "posix" else 1  # times MAX_SECONDS
 MAX_CHARACTERS = 1 << 24  # in a prompt
 MAX_MIB = 1024  # memory of the process
 READS_FUNCTIONS = "functools["  # in templates of Firefunction, which read tools as a text `functions`
@@ -113,7 +115,7 @@ class _Worker:
     def _exchange(self, request: bytes) -> bytes:
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
-        timer = threading.Timer(MAX_SECONDS, process.kill)
+        timer = threading.Timer(MAX_WAIT * MAX_SECONDS, process.kill)
         timer.daemon = True
         timer.start()
         try:
