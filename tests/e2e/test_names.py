@@ -227,8 +227,9 @@ def test_pull_continues_a_download(user: User) -> None:
     folder = user.folder / "hf/hub/models--me--m-GGUF/blobs"
     user.requests["me/m-GGUF/m-Q8_0.gguf"] = Fault(cut=first)
     program = (
-        "from huggingface_hub import constants, file_download\n"
-        "constants.DOWNLOAD_CHUNK_SIZE = 1000\n"
+        "from huggingface_hub import file_download\n"
+        "from llama_eagle import hub\n"
+        "hub.PIECE = 1000\n"
         "real = file_download.http_get\n"
         "def get(*given, **named):\n    return real(*given, **named, _nb_retries=0)\n"
         "file_download.http_get = get\n"
