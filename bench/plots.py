@@ -119,8 +119,8 @@ def at_rates(entry: dict[str, Any]) -> list[float]:
 
 
 def draw_headline(machines: list[Machine], out: Path) -> None:
-    """Draw real models, ours next to the best of llama.cpp."""
-    draw_models(list(real_models(machines)), 4, out)
+    """Draw the real models of the last machine that has any, ours next to the best of llama.cpp."""
+    draw_models(list(real_models([machine for machine in machines if "peers" in machine][-1:])), 4, out)
 
 
 def draw_speed(machines: list[Machine], out: Path) -> None:
