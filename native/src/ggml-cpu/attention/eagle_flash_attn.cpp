@@ -1,6 +1,8 @@
 #include "eagle_flash_attn.h"
 
+#include "eagle_cells.h"
 #include "eagle_kernels.h"
+#include "eagle_lane_scores.h"
 #include "eagle_shares.h"
 #include "eagle_simd.h"
 
@@ -15,16 +17,10 @@
 namespace eagle {
 namespace {
 
-constexpr int64_t SEGMENT = 512;        // cache positions that are summed together
 constexpr int64_t BLOCK = 8;            // positions that are converted to floats at a time
 constexpr int64_t HALF_BLOCK = 32;      // positions that are read at a time as half floats
 constexpr int64_t PREFETCH_BLOCKS = 3;  // prefetch distance
-constexpr int TILE = 32;                // query rows (heads of a group times tokens) that share one pass over a segment
 constexpr int MIX_ROWS = LANES == 16 ? 12 : 6;  // rows whose sums of values, two vectors each, fit the registers
-
-int64_t padded(int64_t n) {
-    return (n + LANES - 1) / LANES * LANES;
-}
 
 struct shape {
     const ggml_tensor *q, *k, *v, *mask, *sinks;
@@ -56,77 +52,6 @@ struct shape {
     int64_t partial() const {
         return dv + LANES;
     }  // floats of a partial result: dv sums, the maximum, the sum of weights, padding
-};
-
-// Keys or values of one head at the positions of a segment.
-struct cells {
-    ggml_type type;
-    const char * data;  // at position 0 of the segment
-    size_t stride, row_size;
-    int64_t width;
-
-    cells(const ggml_tensor * t, int64_t start, int64_t head, int64_t stream)
-        : type(t->type),
-          data((const char *) t->data + start * t->nb[1] + head * t->nb[2] + stream * t->nb[3]),
-          stride(t->nb[1]),
-          row_size(ggml_row_size(t->type, t->ne[0])),
-          width(t->ne[0]) {}
-
-    bool are_half_vectors() const { return type == GGML_TYPE_F16 && width % LANES == 0; }
-
-    template <typename Load>
-    void load_all(float * out, int64_t first, int64_t n, size_t size, Load load) const {
-        for (int64_t i = 0; i < n; ++i) {
-            const char * row = data + (first + i) * stride;
-            for (int64_t d = 0; d < width; d += LANES) {
-                v_storef(out + i * padded(width) + d, load(row + d * size));
-            }
-        }
-    }
-
-    // Converts n rows to floats and pads each with zeros to whole vectors.
-    void to_floats(float * out, int64_t first, int64_t n) const {
-        const bool whole = width % LANES == 0;
-        if (are_half_vectors()) {
-            load_all(out, first, n, 2, [](const char * p) { return v_load_f16(p); });
-        } else if (type == GGML_TYPE_BF16 && whole) {
-            load_all(out, first, n, 2, [](const char * p) { return v_load_bf16(p); });
-        } else {
-            for (int64_t i = 0; i < n; ++i) {
-                float * row = out + i * padded(width);
-                const char * from = data + (first + i) * stride;
-                if (type == GGML_TYPE_F32) {
-                    memcpy(row, from, (size_t) width * sizeof(float));
-                } else {
-                    ggml_get_type_traits(type)->to_float(from, row, width);
-                }
-                std::fill(row + width, row + padded(width), 0.0f);
-            }
-        }
-    }
-};
-
-// Spreads prefetches of a later block of keys or values over the multiplication steps, because bursts stall when the
-// line-fill buffers are full.
-struct prefetcher {
-    const char * row;
-    size_t stride, row_size;
-    int rows, steps, due = 0;
-
-    prefetcher(const cells & from, int64_t first, int64_t n, int steps_)
-        : row(from.data + first * from.stride),
-          stride(from.stride),
-          row_size(from.row_size),
-          rows((int) n),
-          steps(steps_) {}
-
-    void step() {
-        for (due += rows; due >= steps; due -= steps, row += stride) {
-            for (size_t at = 0; at < row_size; at += 64) {
-                _mm_prefetch(row + at, _MM_HINT_T1);
-            }
-        }
-    }
 };
 
 // Transformation of the scores: the query is scaled before the product; softcap and slope apply after it.
@@ -169,28 +94,6 @@ inline vf exp_v(vf x) {
     return ggml_v_expf(x);
 #endif
 }
-#ifdef EAGLE_SIMD_512
-inline vf sub_v(vf a, vf b) {
-    return _mm512_sub_ps(a, b);
-}
-inline vf add_v(vf a, vf b) {
-    return _mm512_add_ps(a, b);
-}
-inline vf max_v(vf a, vf b) {
-    return _mm512_max_ps(a, b);
-}
-#else
-inline vf sub_v(vf a, vf b) {
-    return _mm256_sub_ps(a, b);
-}
-inline vf add_v(vf a, vf b) {
-    return _mm256_add_ps(a, b);
-}
-inline vf max_v(vf a, vf b) {
-    return _mm256_max_ps(a, b);
-}
-#endif
-
 inline float top_of(vf a) {
     float t[LANES];
     v_storef(t, a);
@@ -200,17 +103,6 @@ inline float top_of(vf a) {
 // Load a vector of half floats or floats from element d of a row.
 constexpr auto load_half = [](const char * row, int64_t d) { return v_load_f16(row + 2 * d); };
 constexpr auto load_float = [](const char * row, int64_t d) { return v_loadf((const float *) row + d); };
-
-// Keeps x in a register: the compiler would load it again at each use.
-inline void keep(vf & x) {
-#if !defined(__GNUC__)
-    (void) x;
-#elif defined(EAGLE_SIMD_512)
-    asm("" : "+v"(x));
-#else
-    asm("" : "+x"(x));
-#endif
-}
 
 // Computes scores[j][0 .. 4): products of four keys, `stride` bytes apart and loaded by `load`, with LANES / 4 query
 // rows of `width` floats.
@@ -226,11 +118,11 @@ void score_some(const char * key, size_t stride, const float * query, int64_t wi
         vf k[4];
         for (int c = 0; c < 4; ++c) {
             k[c] = load(key + c * stride, d);
-            keep(k[c]);
+            v_keep(k[c]);
         }
         for (int j = 0; j < QUERIES; ++j) {
             vf q = v_loadf(query + j * width + d);
-            keep(q);
+            v_keep(q);
             for (int c = 0; c < 4; ++c) {
                 acc[QUERIES * c + j] = v_fma(k[c], q, acc[QUERIES * c + j]);
             }
@@ -242,148 +134,6 @@ void score_some(const char * key, size_t stride, const float * query, int64_t wi
         memcpy(scores[j], sums + 4 * j, 4 * sizeof(float));
     }
 }
-
-// --- scores of many query rows ---------------------------------------------------------------------------------------
-//
-// Lanes are query rows here, so that no sum crosses lanes. The additions and their order are those of score_some and
-// v_sums: the products of columns d, d + LANES, ... are summed first, then the sums of columns that are LANES / 2
-// apart, then LANES / 4, and so on.
-
-#ifdef EAGLE_SIMD_512
-
-constexpr int LANE_ROWS = 2 * LANES;  // query rows of a pass
-constexpr int LANE_KEYS = 16;         // keys of a pass
-static_assert(TILE <= LANE_ROWS, "a tile has too many rows");
-
-// Transposes LANES vectors.
-inline void transpose(vf * x) {
-    vf y[LANES];
-    for (int i = 0; i < LANES; i += 4) {
-        vf z[4];
-        for (int k = 0; k < 4; k += 2) {
-            z[k] = _mm512_unpacklo_ps(x[i + k], x[i + k + 1]);
-            z[k + 1] = _mm512_unpackhi_ps(x[i + k], x[i + k + 1]);
-        }
-        for (int k = 0; k < 2; ++k) {
-            y[i + 2 * k] = _mm512_shuffle_ps(z[k], z[k + 2], 0x44);
-            y[i + 2 * k + 1] = _mm512_shuffle_ps(z[k], z[k + 2], 0xee);
-        }
-    }
-    for (int k = 0; k < 4; ++k) {
-        const vf a = _mm512_shuffle_f32x4(y[k], y[4 + k], 0x44), b = _mm512_shuffle_f32x4(y[k], y[4 + k], 0xee);
-        const vf c = _mm512_shuffle_f32x4(y[8 + k], y[12 + k], 0x44),
-                 d = _mm512_shuffle_f32x4(y[8 + k], y[12 + k], 0xee);
-        x[k] = _mm512_shuffle_f32x4(a, c, 0x88);
-        x[4 + k] = _mm512_shuffle_f32x4(a, c, 0xdd);
-        x[8 + k] = _mm512_shuffle_f32x4(b, d, 0x88);
-        x[12 + k] = _mm512_shuffle_f32x4(b, d, 0xdd);
-    }
-}
-
-// Sums of LANE_KEYS keys with LANE_ROWS rows.
-using lane_sums = vf[LANE_KEYS][2];
-
-// For each of n keys: adds the products of column d and COLUMNS - 1 more, LANES apart, to those in `sums` (if not
-// FIRST). LEAVES = 2: the same from column d + LANES / 2, and adds both. Then adds the last FOLDS sums before `sums`,
-// the last one first, and stores where the first of them was.
-template <int COLUMNS, int LEAVES, bool FIRST>
-void add_columns(const float * keys, int64_t width, int64_t n, const float * query, int64_t d, lane_sums * sums,
-                 int folds) {
-    vf q[LEAVES][COLUMNS][2];
-    for (int l = 0; l < LEAVES; ++l) {
-        for (int c = 0; c < COLUMNS; ++c) {
-            const int64_t column = d + l * LANES / 2 + c * LANES;
-            for (int v = 0; v < 2; ++v) {
-                q[l][c][v] = v_loadf(query + column * LANE_ROWS + v * LANES);
-                keep(q[l][c][v]);
-            }
-        }
-    }
-    for (int64_t i = 0; i < n; ++i, keys += width) {
-        vf acc[LEAVES][2];
-        for (int l = 0; l < LEAVES; ++l) {
-            for (int v = 0; v < 2; ++v) {
-                acc[l][v] = FIRST ? v_zerof() : sums[0][i][v];
-            }
-            for (int c = 0; c < COLUMNS; ++c) {
-                vf k = v_set1f(keys[d + l * LANES / 2 + c * LANES]);
-                keep(k);
-                for (int v = 0; v < 2; ++v) {
-                    acc[l][v] = v_fma(k, q[l][c][v], acc[l][v]);
-                }
-            }
-        }
-        for (int v = 0; v < 2; ++v) {
-            vf sum = LEAVES == 2 ? add_v(acc[0][v], acc[LEAVES - 1][v]) : acc[0][v];
-            for (int f = 1; f <= folds; ++f) {
-                sum = add_v(sums[-f][i][v], sum);
-            }
-            sums[-folds][i][v] = sum;
-        }
-    }
-}
-
-bool has_lane_scores(int64_t width, int rows) {
-    return rows > 7 * LANES / 4 && (width == 4 * LANES || width % (8 * LANES) == 0);
-}
-
-// Returns the number of passes over the columns of 16 keys.
-int lane_leaves(int64_t width) {
-    return width == 4 * LANES ? LANES / 2 : LANES;
-}
-
-// Transposes the queries to columns of LANE_ROWS; rows from `rows` on are zero.
-void to_columns(const float * queries, int rows, int64_t width, float * columns) {
-    for (int64_t d = 0; d < width; d += LANES) {
-        for (int v = 0; v < 2; ++v) {
-            vf x[LANES];
-            for (int j = 0; j < LANES; ++j) {
-                x[j] = v * LANES + j < rows ? v_loadf(queries + (v * LANES + j) * width + d) : v_zerof();
-            }
-            transpose(x);
-            for (int j = 0; j < LANES; ++j) {
-                v_storef(columns + (d + j) * LANE_ROWS + v * LANES, x[j]);
-            }
-        }
-    }
-}
-
-// Computes scores[j * SEGMENT + i] for n <= LANE_KEYS keys, which are floats; LANE_KEYS entries are overwritten.
-void score_lanes(const float * keys, int64_t width, int64_t n, const float * columns, int rows, float * scores,
-                 prefetcher & prefetch) {
-    lane_sums sums[5];  // at most one of each level of the tree waits, as the digits of a binary counter
-    const int leaves = lane_leaves(width), bits = leaves == LANES ? 4 : 3;
-    for (int i = 0; i < leaves; ++i) {
-        prefetch.step();
-        int64_t d = 0;  // the bits of i in reverse order
-        for (int b = 0; b < bits; ++b) {
-            d |= (i >> b & 1) << (bits - 1 - b);
-        }
-        const int waiting = __builtin_popcount(i), folds = __builtin_ctz(~i);
-        lane_sums * top = sums + waiting;
-        if (leaves < LANES) {
-            add_columns<4, 2, true>(keys, width, n, columns, d, top, folds);
-            continue;
-        }
-        const int64_t last = width - 8 * LANES;
-        add_columns<8, 1, true>(keys, width, n, columns, d, top, last == 0 ? folds : 0);
-        for (int64_t c = 8 * LANES; c <= last; c += 8 * LANES) {
-            add_columns<8, 1, false>(keys, width, n, columns, d + c, top, c == last ? folds : 0);
-        }
-    }
-    for (int v = 0; v < 2; ++v) {
-        vf x[LANES];
-        for (int i = 0; i < LANES; ++i) {
-            x[i] = sums[0][i][v];
-        }
-        transpose(x);
-        for (int j = 0; j < LANES && v * LANES + j < rows; ++j) {
-            v_storef(scores + (v * LANES + j) * SEGMENT, x[j]);
-        }
-    }
-}
-
-#endif
 
 // Computes scores[j * SEGMENT + i] = key i times query j for n keys; entries up to the next multiple of LANES are
 // overwritten. If there is only one group of queries, half floats are read without a conversion to a block of floats.
@@ -455,7 +205,7 @@ bool weigh(float * s, int64_t n, const uint16_t * mask, float slope, float softc
             x = v_fma(v_set1f(slope), v_load_f16(n - i < LANES ? end : mask + i), x);
             v_storef(s + i, x);
         }
-        most = max_v(most, x);
+        most = v_maxf(most, x);
     }
     top = top_of(most);
     sum = 0.0f;
@@ -464,9 +214,9 @@ bool weigh(float * s, int64_t n, const uint16_t * mask, float slope, float softc
     }
     vf total = v_zerof();
     for (int64_t i = 0; i < n; i += LANES) {
-        const vf p = exp_v(sub_v(v_loadf(s + i), v_set1f(top)));
+        const vf p = exp_v(v_subf(v_loadf(s + i), v_set1f(top)));
         v_storef(s + i, p);
-        total = add_v(total, p);
+        total = v_addf(total, p);
     }
     sum = v_sum(total);
     return true;
@@ -488,7 +238,7 @@ void mix(const char * v, size_t stride, int64_t n, const float * w, float * cons
         }
         for (int j = 0; j < NR; ++j) {
             vf p = v_set1f(w[j * SEGMENT + i]);
-            keep(p);
+            v_keep(p);
             for (int c = 0; c < WIDTH; ++c) {
                 acc[j][c] = v_fma(p, x[c], acc[j][c]);
             }

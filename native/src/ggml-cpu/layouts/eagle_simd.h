@@ -147,6 +147,15 @@ inline vf v_as_float(vi a) {
 inline vf v_zerof() {
     return _mm512_setzero_ps();
 }
+inline vf v_addf(vf a, vf b) {
+    return _mm512_add_ps(a, b);
+}
+inline vf v_subf(vf a, vf b) {
+    return _mm512_sub_ps(a, b);
+}
+inline vf v_maxf(vf a, vf b) {
+    return _mm512_max_ps(a, b);
+}
 inline vf v_set1f(float x) {
     return _mm512_set1_ps(x);
 }
@@ -308,6 +317,15 @@ inline vf v_as_float(vi a) {
 inline vf v_zerof() {
     return _mm256_setzero_ps();
 }
+inline vf v_addf(vf a, vf b) {
+    return _mm256_add_ps(a, b);
+}
+inline vf v_subf(vf a, vf b) {
+    return _mm256_sub_ps(a, b);
+}
+inline vf v_maxf(vf a, vf b) {
+    return _mm256_max_ps(a, b);
+}
 inline vf v_set1f(float x) {
     return _mm256_set1_ps(x);
 }
@@ -388,6 +406,19 @@ EAGLE_INLINE inline void prefetch(const void * p, int distance = PREFETCH_BYTES,
             _mm_prefetch(from + i, _MM_HINT_T0);
         }
     }
+}
+
+// Keeps x in a register, and the order of operations on it: the compiler would load x again at each use, or build trees
+// of sums that need too many registers.
+template <typename V>
+inline void v_keep(V & x) {
+#if !defined(__GNUC__)
+    (void) x;
+#elif defined(EAGLE_SIMD_512)
+    asm("" : "+v"(x));
+#else
+    asm("" : "+x"(x));
+#endif
 }
 
 inline float f16_to_float(uint16_t h) {

@@ -218,18 +218,9 @@ using products_32 = products<MAX>;
 
 #else
 
-// Keeps the order of additions: the compiler would build trees of these sums, which need too many registers.
-inline void keep_chain(vi & sum) {
-#if defined(__GNUC__)
-    asm("" : "+x"(sum));
-#else
-    (void) sum;
-#endif
-}
-
 inline void add_products(vi & sum, vi q, vi x) {
     sum = v_add16(sum, v_maddubs(q, x));
-    keep_chain(sum);
+    v_keep(sum);
 }
 
 // Sums of byte products are pairs of 16-bit values, and so are their scale factors.
@@ -345,9 +336,9 @@ struct word_products {
     }
     static inline void add(vi & p, vi_words q, vi_words x) {
         p = v_dpwssd(p, q.both, x.both);
-        keep_chain(p);
+        v_keep(p);
         p = v_dpwssd(p, q.odd, x.odd);
-        keep_chain(p);
+        v_keep(p);
     }
     template <bool SCALED>
     static inline vi close(vi, vi p, vi) {
