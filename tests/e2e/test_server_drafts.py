@@ -253,14 +253,15 @@ def test_a_trimmed_head_has_the_likeliest_tokens(rare: tuple[MTPFile, Path]) -> 
     assert accepted[0] < 5 and accepted[1] > 15
 
 
-def test_a_text_that_repeats_is_looked_up(rare: tuple[MTPFile, Path]) -> None:
-    """Sidecar a draft whose length adapts, unless told otherwise."""
-    expected = rare[0].cycle.expected_tokens(START, 300)
+def test_a_text_that_repeats_is_looked_up(tmp_path: Path) -> None:
+    """Next to a draft whose length adapts, unless told otherwise. The head is mostly wrong: no measured time favours it."""
+    pair = PairFolder(tmp_path / "tiny", "tiny").mtp(0.1, "q8_0", rare=40)
+    expected = pair.cycle.expected_tokens(START, 300)
     for options, looks_up in (((), True), (("--no-lookup",), False), (("--n-draft", 3), False)):
-        with serve("-m", rare[0].target, *TRIMMED, *options) as server:
+        with serve("-m", pair.target, *TRIMMED, *options) as server:
             answer = server.complete([START], 300, temperature=0)
             assert answer["tokens"] == expected
-            assert answer["timings"]["drafter"] == ("ngram-simple and draft-mtp" if looks_up else "draft-mtp")
+            assert ("ngram-simple" in answer["timings"]["drafter"]) == looks_up
             assert (server.metric('drafter_accepted_tokens_total{drafter="ngram-simple"}') > 20) == looks_up
 
 
