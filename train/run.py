@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from llama_eagle import console
 from llama_eagle.errors import ConfigError, EnvironmentFailure, UsageError
+from llama_eagle.native.processor.memory import return_freed_memory
 from llama_eagle.progress import progress
 from llama_eagle.train import metrics, state, store
 from llama_eagle.train.checks import check_output, check_start
@@ -98,6 +99,8 @@ def train(settings: Settings) -> Report | None:
         ) from None
     except OSError as error:  # an unreadable file, a full disk
         raise EnvironmentFailure(f"{error}.") from None
+    finally:
+        return_freed_memory()
 
 
 def _train(settings: Settings) -> Report | None:

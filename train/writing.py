@@ -13,6 +13,7 @@ from pathlib import Path
 from llama_eagle import console
 from llama_eagle.drafting.options import DraftingOptions
 from llama_eagle.errors import UsageError
+from llama_eagle.native.processor.memory import return_freed_memory
 from llama_eagle.serving.llama_server import options as serving
 from llama_eagle.serving.llama_server.process import background
 from llama_eagle.serving.prompts import Journal, Record, stream
@@ -59,6 +60,7 @@ def write_own_data(settings: Settings, later: Callable[[], float]) -> Settings:
     amount = f"{limits.n} conversations"
     if settings.seconds is not None:
         limits = replace(limits, n=None, seconds=settings.seconds, later=later())
+        return_freed_memory()  # of a draft in training: the server needs it now
         minutes, cost = settings.seconds / 60, 1000 * limits.later
         amount = f"as much as fits into {round(minutes, 1):g} minutes with {cost:.1f} ms of training per token"
     console.note(f"the target writes its own training data: {amount}")
@@ -87,7 +89,7 @@ def _write(settings: Settings, journal: Journal, path: Path, limits: Limits, giv
         serving.ServerOptions(
             model=Path(settings.target), drafting=DraftingOptions(), context=ContextOptions(),
             n_ctx=2 * limits.max_length, load=LoadOptions(n_gpu_layers=gpu_layers(settings.device != "cpu")), port=0,
-            api_key=key, parallel=limits.parallel,
+            api_key=key, parallel=limits.parallel, cache_ram=0,
         )
     )  # fmt: skip
     with (

@@ -53,6 +53,12 @@ def test_texts_and_errors_in_order(target: Path, tmp_path: Path) -> None:
         assert not out.with_name(f"{out.name}.part").exists()
 
 
+def test_prompts_that_never_return_are_not_kept(target: Path, tmp_path: Path) -> None:
+    """llama-server's cache of prompts would take memory, and warn as soon as it is full."""
+    done = answer(write(tmp_path / "p.jsonl", "abc"), target, tmp_path / "out.jsonl", "--raw", "--verbose")
+    assert done.code == 0 and "prompt cache is disabled" in done.stderr
+
+
 def test_the_end_of_a_drafts_context_is_reported_once(target: Path, tmp_path: Path) -> None:
     """In the words of `generate`, for both prompts together."""
     prompts, draft = write(tmp_path / "p.jsonl", "a" * 40, "b" * 40), write_draft(tmp_path / "draft.gguf")

@@ -94,6 +94,7 @@ def answer(
         serving.ServerOptions(
             model=model, drafting=drafts, context=computing.context(ctx_size or 1, 0), n_ctx=ctx_size,
             load=computing.load(), port=0, api_key=key, parallel=min(parallel, len(found)), verbose=verbose,
+            cache_ram=0,
         )
     )  # fmt: skip
     questions = _questions(served, found, params, n_predict, raw)

@@ -21,3 +21,10 @@ def keep_freed_memory(largest: int | None = None, kept: int = NEVER) -> None:
     if mallopt is not None:
         mallopt(*((M_MMAP_MAX, 0) if largest is None else (M_MMAP_THRESHOLD, largest)))
         mallopt(M_TRIM_THRESHOLD, kept)
+
+
+def return_freed_memory() -> None:
+    """Return to the system what `keep_freed_memory` has kept so far. No effect with other C libraries."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

@@ -60,8 +60,8 @@ class ServerOptions:
 
     parallel: number of slots, one conversation each. parse_special: recognize control tokens in prompts and messages.
     api_key: key that clients must send. open_to_all: allow requests without a key on non-loopback addresses. extra:
-    further arguments for llama-server. cache_disk: bytes for prompts that survive a restart (0: none). Raises
-    `UsageError` for values that cannot work.
+    further arguments for llama-server. cache_disk: bytes for prompts that survive a restart (0: none). cache_ram: MiB
+    for prompts that may return. Raises `UsageError` for values that cannot work.
     """
 
     model: str | Path
@@ -76,6 +76,7 @@ class ServerOptions:
     open_to_all: bool = False
     parallel: int = 4
     cache_disk: int = 0
+    cache_ram: int = 1024
     parse_special: bool = True
     alias: str | None = None
     verbose: bool = False
@@ -270,7 +271,7 @@ def server_args(served: Checked) -> list[str]:
         "--batch-size": context.n_ubatch, "--ubatch-size": context.n_ubatch,
         "--flash-attn": context.flash_attn, "--cache-type-k": context.type_k, "--cache-type-v": context.type_v,
         "--n-gpu-layers": _layers(options.load.n_gpu_layers),
-        "--fit": "off", "--cors-origins": "localhost", "--cache-ram": 1024,
+        "--fit": "off", "--cors-origins": "localhost", "--cache-ram": options.cache_ram,
         "--log-verbosity": 4 if options.verbose else 3, "--log-colors": "off",
         "--alias": options.alias or served.target.path.stem,
     }  # fmt: skip
