@@ -254,7 +254,7 @@ def test_a_trimmed_head_has_the_likeliest_tokens(rare: tuple[MTPFile, Path]) -> 
 
 
 def test_a_text_that_repeats_is_looked_up(tmp_path: Path) -> None:
-    """Next to a draft whose length adapts, unless told otherwise. No measured time favours a head that is mostly wrong."""
+    """Next to a draft whose length adapts, unless told otherwise. The head is mostly wrong, so no time favours it."""
     pair = PairFolder(tmp_path / "tiny", "tiny").mtp(0.1, "q8_0", rare=40)
     expected = pair.cycle.expected_tokens(START, 300)
     for options, looks_up in (((), True), (("--no-lookup",), False), (("--n-draft", 3), False)):
