@@ -14,7 +14,7 @@ from llama_eagle.train.targets.output import capped
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-LOSS = "reached"  # name in the identity of a run; change it with the loss
+LOSS = "reached in rounds"  # name in the identity of a run; change it with the loss
 CHUNK_ELEMENTS = 1 << 25  # logits held at a time; each chunk adds once to the gradient of the whole head
 
 
@@ -157,7 +157,8 @@ class HeadLoss(torch.autograd.Function):
     """The head and its soft cross-entropy at once, a piece at a time: no more than one chunk of logits ever exists.
 
     A row weighs the probability that all earlier drafts of its slot are accepted, the product of their sums of
-    min(teacher, draft): what follows a rejection is never used. The gradient with respect to the logits is
+    min(teacher, draft): what follows a rejection is never used. That is 0 behind a token that is not to be learned, where
+    no round drafts, and behind one that the draft vocabulary lacks. The gradient with respect to the logits is
     (softmax - teacher) * scale, known as soon as the logits are; it is carried on to the inputs at once and only scaled
     in the backward pass.
     """
@@ -168,8 +169,8 @@ class HeadLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, each piece's unweighted mean loss [K] and the best row of the head [M].
 
-        x: [M, H], the pieces' rows one after the other; weight: [D, H]; teacher: [R, D]; reached: [B * S], ones, in
-        which acceptance rates are multiplied.
+        x: [M, H], the pieces' rows one after the other; weight: [D, H]; teacher: [R, D]; reached: [B * S], the
+        first step's weights, 1.
         """
         weight = weight.to(x.dtype)
         choice = torch.empty(len(x), dtype=torch.long, device=x.device)
@@ -178,12 +179,14 @@ class HeadLoss(torch.autograd.Function):
         loss, losses, start = torch.zeros((), device=x.device), [], 0
         for piece in pieces:
             total = torch.zeros((), device=x.device)
+            before, reached = reached, torch.zeros_like(reached)
             for low, high in _chunks(len(piece.slot), len(weight)):
                 here = slice(start + low, start + high)
                 logits = linear(x[here], weight).float()
                 expected = teacher[piece.first + low : piece.first + high]
                 slot, learned = piece.slot[low:high], piece.weight[low:high]
-                scale = learned * reached[slot] / n_slots
+                chance = learned * before[slot]
+                scale = chance / n_slots
                 best, choice[here] = logits.max(-1)
                 probabilities = logits.softmax(-1)
                 # log sum exp, by way of the largest logit and its probability
@@ -191,7 +194,7 @@ class HeadLoss(torch.autograd.Function):
                 each = log_sum - torch.linalg.vecdot(expected, logits)
                 loss += (scale * each).sum()
                 total += (learned * each).sum()
-                reached[slot] *= torch.minimum(expected, probabilities, out=logits).sum(-1)
+                reached[slot] = chance * torch.minimum(expected, probabilities, out=logits).sum(-1)
                 if with_grad:
                     gradient = probabilities.sub_(expected).mul_(scale[:, None]).to(x.dtype)
                     x_grad[here] = gradient @ weight

@@ -147,7 +147,7 @@ def test_what_cannot_be_resumed(settings: Settings, tmp_path: Path, monkeypatch:
         train(replace(again, data=(str(other),)))
     with monkeypatch.context() as patch:
         patch.setattr(training_run, "LOSS", "another")
-        with pytest.raises(ConfigError, match="started with loss reached, not another"):
+        with pytest.raises(ConfigError, match="started with loss reached in rounds, not another"):
             train(again)
     before = curve(settings.output)
     assert curve(settings.output) == before

@@ -93,7 +93,7 @@ def naive(case: Case, reference: Eagle3Reference) -> tuple[torch.Tensor, list[to
                 step = reference.slot(tokens[slot + 1 + k], hidden, slot + k)
                 hidden = step.hidden
                 if not case.mask[row, slot + 2 + k]:
-                    alive = False
+                    alive, reached = False, 0.0  # no round drafts there
                     continue
                 teacher = case.head @ case.final[row, slot + 1 + k] + case.bias
                 teacher = case.cap * (teacher / case.cap).tanh()
@@ -105,7 +105,8 @@ def naive(case: Case, reference: Eagle3Reference) -> tuple[torch.Tensor, list[to
                 if best in case.ids:
                     losses[k].append(-(expected * logits.log_softmax(-1)).sum())
                     weighted.append(reached * losses[k][-1])
-                reached *= torch.minimum(expected, logits.softmax(-1)).sum().item()
+                accepted = torch.minimum(expected, logits.softmax(-1)).sum().item()
+                reached *= accepted if best in case.ids else 0.0
     means = [torch.stack(values).mean() for values in losses]
     return torch.stack(weighted).sum() / len(losses[0]), means, counts
 
