@@ -117,16 +117,18 @@ class Remaining:
 class Bar:
     """A progress bar that can be started repeatedly. It moves while native code computes.
 
-    Of several that have appeared, the last one is visible. note: text behind the remaining time, for the caller to set.
-    then: label of further work after 1.
+    Of several that have appeared, the one that was started last is visible. note: text behind the remaining time, for
+    the caller to set. then: label of further work after 1.
     """
 
     _appeared: ClassVar[list[Bar]] = []
+    _starts: ClassVar = itertools.count()
     _lock: ClassVar = threading.RLock()  # of all bars, and never taken while rich draws one
 
     def __init__(self, label: str, done: float = 0.0, then: str = "") -> None:
         self.label, self.done, self.then, self.note = label, done, then, ""
         self.fraction = 0.0
+        self._start = 0  # among those of all bars
         self._timer: threading.Timer | None = None
         self._drawn: Any = None
         self._begin = 0.0
@@ -135,6 +137,7 @@ class Bar:
     def start(self, after_s: float = 0.0) -> None:
         """Show the bar after `after_s` seconds, unless stopped before. A file gets lines at longer intervals."""
         self.fraction = self.done
+        self._start = next(self._starts)
         self._begin = time.monotonic()
         self._remaining = Remaining()
         if console.on_terminal():
@@ -186,10 +189,13 @@ class Bar:
         with self._lock:
             if self._timer is not threading.current_thread():  # stopped meanwhile, or started again
                 return
-            if self._appeared:
-                self._appeared[-1]._hide()
+            shown = self._appeared[-1] if self._appeared else None
             self._appeared.append(self)
-            self._draw()
+            self._appeared.sort(key=lambda bar: bar._start)  # one that was started later may appear sooner
+            if self._appeared[-1] is not shown:
+                if shown is not None:
+                    shown._hide()
+                self._draw()
 
     def _draw(self) -> None:
         if self._drawn is None:

@@ -6,6 +6,7 @@ import io
 import queue
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,26 @@ def test_the_remaining_time_never_rises_while_it_is_shown() -> None:
     rest = 41 / 0.58 - 41
     assert shown == pytest.approx([10, 12 / 0.55 - 12, None, None, rest, 5])
     assert rest > 10, "a longer estimate is shown after ten seconds without one"
+
+
+def test_the_bar_that_was_started_last_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one of the whole command appears after it."""
+    events: list[str] = []
+
+    class Drawing:
+        def __init__(self, bar: progress.Bar) -> None:
+            self.start, self.stop = (partial(events.append, f"{what} {bar.label}") for what in ("show", "hide"))
+
+    monkeypatch.setattr(progress, "drawing", Drawing)
+    monkeypatch.setattr(progress.console, "on_terminal", lambda: True)
+    whole, part = progress.Bar("whole"), progress.Bar("part")
+    whole.start(after_s=0.2)
+    part.start()
+    while len(progress.Bar._appeared) < 2:
+        time.sleep(0.01)
+    part.stop()
+    whole.stop()
+    assert events == ["show part", "hide part", "show whole", "hide whole"]
 
 
 class Clock:
