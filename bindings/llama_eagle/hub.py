@@ -8,6 +8,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -336,9 +337,10 @@ def _fetch(repo: str, name: str, revision: str | None, blobs: Path) -> None:
             return
         if part.exists() and part.stat().st_size > about.size:
             part.unlink()
-        usual = constants.DOWNLOAD_CHUNK_SIZE
+        usual = _usual_piece()
         try:
-            constants.DOWNLOAD_CHUNK_SIZE = PIECE
+            if not getattr(constants, "HF_HUB_ENABLE_HF_TRANSFER", False):  # of older clients: it requests each piece
+                constants.DOWNLOAD_CHUNK_SIZE = PIECE
             with part.open("ab") as file:
                 http_get(url, file, resume_size=file.tell(), headers=build_hf_headers(), expected_size=about.size)
         except OSError as error:
@@ -348,6 +350,14 @@ def _fetch(repo: str, name: str, revision: str | None, blobs: Path) -> None:
         finally:
             constants.DOWNLOAD_CHUNK_SIZE = usual
         part.replace(blob)
+
+
+@cache
+def _usual_piece() -> int:
+    """Return the client's own size of a piece, as it was before the first of our downloads, which may overlap."""
+    from huggingface_hub import constants
+
+    return int(constants.DOWNLOAD_CHUNK_SIZE)
 
 
 @contextmanager

@@ -280,6 +280,10 @@ def test_a_download_is_written_in_pieces_that_show_its_progress(hub: Hub) -> Non
         file.write(bytes(1 << 20))
     _, sizes = hub.prepare("me/m", before=RECORDER)
     assert sum(map(int, sizes)) == path.stat().st_size and max(map(int, sizes)) <= PIECE
+    transfer = "import huggingface_hub.constants as c; c.HF_HUB_ENABLE_HF_TRANSFER = True"  # of the client before 1.0
+    path.write_bytes(path.read_bytes() + b"changed")
+    _, sizes = hub.prepare("me/m", before=f"{RECORDER}\n{transfer}")
+    assert max(map(int, sizes)) > PIECE, "each piece would be a request"
 
 
 FAULTS = (
