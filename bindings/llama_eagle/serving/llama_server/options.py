@@ -249,7 +249,7 @@ def _check_template(options: ServerOptions, target: Header) -> None:
     template = str(target.keys.get("tokenizer.chat_template") or "")
     if not template or any(argument.startswith("--chat-template") for argument in options.extra):
         return
-    record = kept_json("checked", [WORKER], template)
+    record = kept_json("checked", [WORKER, WORKER.with_name("template.py"), Path(__file__)], template)
     if record.is_file():
         return
     try:
