@@ -157,8 +157,8 @@ class HeadLoss(torch.autograd.Function):
     """The head and its soft cross-entropy at once, a piece at a time: no more than one chunk of logits ever exists.
 
     A row weighs the probability that all earlier drafts of its slot are accepted, the product of their sums of
-    min(teacher, draft): what follows a rejection is never used. That is 0 behind a token that is not to be learned, where
-    no round drafts, and behind one that the draft vocabulary lacks. The gradient with respect to the logits is
+    min(teacher, draft): what follows a rejection is never used. That is 0 behind a token that is not to be learned,
+    where no round drafts, and behind one that the draft vocabulary lacks. The gradient with respect to the logits is
     (softmax - teacher) * scale, known as soon as the logits are; it is carried on to the inputs at once and only scaled
     in the backward pass.
     """
