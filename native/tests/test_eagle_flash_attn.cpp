@@ -178,7 +178,7 @@ int main() {
     ggml_backend_t backend = ggml_backend_cpu_init();
     eagle_cpu_exact_set(1);
     for (const attention & a : {
-             attention{256, 256, 8, 2, 1280, GGML_TYPE_F16, false, 0, 0},  // qwen3.5 0.8b
+             attention{256, 256, 8, 2, 1280, GGML_TYPE_F16, false, 0, 0},     // qwen3.5 0.8b
              attention{128, 128, 4, 4, 512, GGML_TYPE_F16, false, 50.0f, 0},  // gemma 2
              attention{64, 64, 8, 1, 768, GGML_TYPE_F32, true, 0, 0},
              attention{96, 96, 2, 1, 300, GGML_TYPE_F16, false, 30.0f, 0},

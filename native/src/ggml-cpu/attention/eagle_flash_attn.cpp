@@ -17,9 +17,9 @@
 namespace eagle {
 namespace {
 
-constexpr int64_t BLOCK = 8;            // positions that are converted to floats at a time
-constexpr int64_t HALF_BLOCK = 32;      // positions that are read at a time as half floats
-constexpr int64_t PREFETCH_BLOCKS = 3;  // prefetch distance
+constexpr int64_t BLOCK = 8;                    // positions that are converted to floats at a time
+constexpr int64_t HALF_BLOCK = 32;              // positions that are read at a time as half floats
+constexpr int64_t PREFETCH_BLOCKS = 3;          // prefetch distance
 constexpr int MIX_ROWS = LANES == 16 ? 12 : 6;  // rows whose sums of values, two vectors each, fit the registers
 
 struct shape {

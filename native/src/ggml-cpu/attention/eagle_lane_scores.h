@@ -110,7 +110,7 @@ inline void to_columns(const float * queries, int rows, int64_t width, float * c
 
 // Computes scores[j * SEGMENT + i] for n <= LANE_KEYS keys, which are floats; LANE_KEYS entries are overwritten.
 inline void score_lanes(const float * keys, int64_t width, int64_t n, const float * columns, int rows, float * scores,
-                 prefetcher & prefetch) {
+                        prefetcher & prefetch) {
     lane_sums sums[5];  // at most one of each level of the tree waits, as the digits of a binary counter
     const int leaves = lane_leaves(width), bits = leaves == LANES ? 4 : 3;
     for (int i = 0; i < leaves; ++i) {
