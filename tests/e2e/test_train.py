@@ -75,7 +75,7 @@ def test_training_learns_and_reports(settings: Settings) -> None:
     training = [record for record in records if not record["held_out"]]
     judged = [record for record in records if record["held_out"]]
     assert [record["step"] for record in training] == list(range(1, report.steps + 1))
-    assert sum(training[-1]["losses"]) < 0.9 * sum(training[0]["losses"])
+    assert training[-1]["losses"][0] < 0.9 * training[0]["losses"][0]  # later ones weigh little while that is high
     assert judged[-1]["step"] == report.steps
     assert report.mean_emitted == max(record["mean_emitted"] for record in judged) > 1
     assert training[-1]["lr"] < training[len(training) // 2]["lr"] < settings.learning_rate

@@ -186,6 +186,27 @@ def test_memory_of_control_groups(tmp_path: Path, files: dict[str, str], expecte
     assert free_memory(write(tmp_path, files)) == expected
 
 
+SMAPS = """7f00-7f01 {access} 00000000 00:00 {inode} {name}
+Size:              {size} kB
+KernelPageSize:        4 kB
+Rss:                1024 kB
+Pss:                1024 kB
+Anonymous:          1024 kB
+SwapPss:               0 kB
+Swap:                512 kB
+VmFlags: rd wr mr mw me ac
+"""
+
+
+def test_memory_that_is_not_written_yet(tmp_path: Path) -> None:
+    """Neither that of files, stacks and the heap, nor what cannot be written."""
+    cache = {"access": "rw-p", "inode": 0, "name": "", "size": 65536}
+    others = ({"access": "r--p"}, {"inode": 7, "name": "/model.gguf"}, {"name": "[heap]"}, {"size": 8192})
+    text = "".join(SMAPS.format(**cache | other) for other in ({}, *others, {}))
+    assert linux.unwritten_memory(write(tmp_path, {"proc/self/smaps": text})) == 2 * (65536 - 1024 - 512) << 10
+    assert linux.unwritten_memory(tmp_path / "elsewhere") == 0
+
+
 def test_available_memory_is_within_the_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linux, "free_memory", lambda: 1000)
     assert available_bytes() == 1000

@@ -138,6 +138,7 @@ def test_memory_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         more = {"eagle3.nextn_predict_layers": 1, "eagle3.block_count": n_layers}
         assistant = replace(draft.header, keys=draft.header.keys | more)
         assert bool(draft_bytes(header, DraftContext(assistant, 50, n_seq=2), 1000)) == has_memory
+    monkeypatch.setattr(size.linux, "unwritten_memory", lambda: 0)
     exact = kv_bytes(header, 1000, f16, f16) + draft_bytes(header, draft, 1000)
     for free, fits in ((exact, True), (exact - 1, False), (None, True)):
         monkeypatch.setattr(size, "available_bytes", lambda free=free: free)

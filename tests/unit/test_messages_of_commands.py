@@ -26,9 +26,9 @@ OPTIONS = (
 )
 # Arguments that the command line does not take, or only as a whole.
 NOT_THERE = {
-    "alias", "context", "devices", "drafter", "drafting", "extra", "load", "load_mtp", "main_gpu", "model", "n_rs_seq",
-    "no_alloc", "on_progress", "open_to_all", "penalty_last_n", "progress", "sampling", "split_mode", "tensor_types",
-    "use_mlock", "use_mmap", "vocab_only",
+    "alias", "cache_ram", "context", "devices", "drafter", "drafting", "extra", "load", "load_mtp", "main_gpu", "model",
+    "n_rs_seq", "no_alloc", "on_progress", "open_to_all", "penalty_last_n", "progress", "sampling", "split_mode",
+    "tensor_types", "use_mlock", "use_mmap", "vocab_only",
 }  # fmt: skip
 
 

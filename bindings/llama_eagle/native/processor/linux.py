@@ -22,7 +22,7 @@ V1_CACHES = ("total_inactive_file", "total_active_file")
 LARGE = 32 << 20  # bytes of a mapping
 # Size, Rss and Swap in KiB of a writable private mapping without a file, in /proc/self/smaps.
 GRANTED = re.compile(
-    r"^[0-9a-f]+-[0-9a-f]+ rw-p \S+ \S+ 0\b.*\nSize: +(\d+) kB\n"
+    r"^[0-9a-f]+-[0-9a-f]+ rw-p \S+ \S+ 0 *\nSize: +(\d+) kB\n"
     r"(?:\w+: .*\n)*?Rss: +(\d+) kB\n(?:\w+: .*\n)*?Swap: +(\d+) kB",
     re.MULTILINE,
 )
@@ -67,7 +67,8 @@ def free_memory(root: Path = ROOT) -> int | None:
 def unwritten_memory(root: Path = ROOT) -> int:
     """Return the bytes that this process was granted but has not written, such as caches of its contexts.
 
-    Only writable mappings of 32 MiB or more without a file count: stacks are never filled. 0 if the system has no list.
+    Only writable mappings of 32 MiB or more without a file count: stacks are never filled, and freed parts of the heap
+    are for later use. 0 if the system has no list.
     """
     sizes = (tuple(int(kib) << 10 for kib in found) for found in GRANTED.findall(_text(root / "proc/self/smaps")))
     return sum(max(size - rss - swap, 0) for size, rss, swap in sizes if size >= LARGE)
