@@ -53,11 +53,12 @@ def require_memory(
     Caches take memory when they are written, so those of this process's other contexts are not free. What other
     processes have not written yet is not known. slots: as in `kv_bytes`.
     """
+    if (available := available_bytes()) is None:
+        return
+    available = max(available - linux.unwritten_memory(), 0)
     of_draft = draft_bytes(header, draft, n_ctx) if draft is not None else 0
-    needed, available = kv_bytes(header, n_ctx, type_k, type_v, slots) + of_draft, available_bytes()
-    if available is not None:
-        available = max(available - linux.unwritten_memory(), 0)
-    if available is not None and needed > available:
+    needed = kv_bytes(header, n_ctx, type_k, type_v, slots) + of_draft
+    if needed > available:
         share = f" with {of_draft / 2**30:.1f} GiB for the draft" if of_draft else ""
         remedy = "a smaller n_ctx, draft_n_ctx or cache type" if of_draft else "a smaller n_ctx or cache type"
         raise EnvironmentFailure(
